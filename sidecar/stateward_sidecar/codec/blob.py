@@ -4,10 +4,10 @@
     segment   nonce ‖ (u8 compression ‖ data) ‖ tag
     index     "SI" ‖ format ‖ suite ‖ nonce ‖ (u64 bytes of the blob ‖ SHA-256 of them ‖ u32 length...) ‖ tag
 
-A segment is bound to the thread's uid, the blob's id, its place, and whether it is the last one. So a read finds a
-segment that was changed, moved, dropped or taken from elsewhere. A range is read without the rest: the length of the
-index follows from the blob's size, and the index says where each segment is. The reader knows size and SHA-256 from the
-thread's own sealed row.
+Each blob has a key of its own, which stands in the thread's own sealed row with size and SHA-256. A segment is bound to
+the blob's id, its place, and whether it is the last one. So a read finds a segment that was changed, moved, dropped or
+taken from elsewhere. A range is read without the rest: the length of the index follows from the blob's size, and the
+index says where each segment is. Nothing in the file names the thread, so a copy of a thread has the same file.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import cast
 from stateward.storage.v1.journal_pb2 import BlobRecord, Compression
 from stateward_sidecar.codec.compress import compress, decompress
 from stateward_sidecar.codec.seal import (
+    KEY_BYTES,
     NONCE_BYTES,
     PREFIX_BYTES,
     TAG_BYTES,
@@ -49,12 +50,11 @@ _SEGMENT_OVERHEAD_BYTES = NONCE_BYTES + 1 + TAG_BYTES
 class BlobCipher:
     """Seals and opens the segments of one blob. Safe to share between threads."""
 
-    __slots__ = ("_cipher", "_place", "blob_id")
+    __slots__ = ("_cipher", "blob_id")
 
-    def __init__(self, cipher: Cipher, uid: bytes, blob_id: bytes) -> None:
+    def __init__(self, data_key: bytes, blob_id: bytes) -> None:
         self.blob_id = blob_id
-        self._cipher = cipher
-        self._place = (uid, blob_id)
+        self._cipher = Cipher(data_key)
 
     @property
     def header(self) -> bytes:
@@ -77,18 +77,18 @@ class BlobCipher:
     def seal_index(self, lengths: list[int], size_bytes: int, sha256: bytes) -> bytes:
         """Seals the index. ``lengths`` are the lengths of the sealed segments."""
         plain = _INDEX_HEAD.pack(size_bytes, sha256) + b"".join(map(_LENGTH.pack, lengths))
-        return seal_record(self._cipher, INDEX_MAGIC, plain, *self._place)
+        return seal_record(self._cipher, INDEX_MAGIC, plain, self.blob_id)
 
     def open_index(self, record: Bytes, size_bytes: int, sha256: bytes) -> list[int]:
         """Returns where each segment begins in the file, and where the last one ends. Raises Corrupt."""
-        plain = open_record(self._cipher, INDEX_MAGIC, record, *self._place)
+        plain = open_record(self._cipher, INDEX_MAGIC, record, self.blob_id)
         if len(plain) != _index_plain_bytes(size_bytes) or _INDEX_HEAD.unpack_from(plain) != (size_bytes, sha256):
             raise Corrupt("the index of a blob belongs to another blob")
         lengths = (length for (length,) in _LENGTH.iter_unpack(plain[_INDEX_HEAD.size :]))
         return list(accumulate(lengths, initial=PREFIX_BYTES))
 
     def _aad(self, index: int, is_last: bool) -> bytes:
-        return length_prefixed(_PREFIX, *self._place, _PLACE.pack(index, is_last))
+        return length_prefixed(_PREFIX, self.blob_id, _PLACE.pack(index, is_last))
 
 
 def check_header(header: Bytes) -> None:
@@ -96,11 +96,19 @@ def check_header(header: Bytes) -> None:
     check_prefix(header, MAGIC, PREFIX_BYTES)
 
 
-def open_all(read: Callable[[int, int], bytes], cipher: BlobCipher, record: BlobRecord) -> Iterator[None]:
+def cipher_of(record: BlobRecord) -> BlobCipher:
+    """Returns what seals and opens a blob. Raises Corrupt if its record has no key."""
+    if len(record.data_key) != KEY_BYTES:
+        raise Corrupt(f"the record of blob {record.sha256.hex()} has no key")
+    return BlobCipher(record.data_key, record.blob_id)
+
+
+def open_all(read: Callable[[int, int], bytes], record: BlobRecord) -> Iterator[None]:
     """Opens a sealed blob segment by segment, and yields after each one. Raises Corrupt.
 
     ``read``: returns the bytes from an offset on, of the given number.
     """
+    cipher = cipher_of(record)
     check_header(read(0, PREFIX_BYTES))
     length, digest = index_bytes(record.size_bytes), sha256()
     starts = cipher.open_index(read(record.stored_bytes - length, length), record.size_bytes, record.sha256)
@@ -109,6 +117,22 @@ def open_all(read: Callable[[int, int], bytes], cipher: BlobCipher, record: Blob
         yield
     if digest.digest() != record.sha256:
         raise Corrupt("the bytes of the blob do not match the SHA-256 in its thread")
+
+
+def open_whole(file: Bytes, record: BlobRecord) -> bytes:
+    """Opens a sealed blob that is in memory. Raises Corrupt."""
+    cipher, length = cipher_of(record), index_bytes(record.size_bytes)
+    check_header(file)
+    starts = cipher.open_index(file[max(len(file) - length, 0) :], record.size_bytes, record.sha256)
+    if starts[-1] + length != len(file):
+        raise Corrupt(f"the file of a blob has {len(file)} bytes, not {starts[-1] + length}")
+    found = b"".join(
+        cipher.open_segment(number, file[start:end], record.size_bytes)
+        for number, (start, end) in enumerate(pairwise(starts))
+    )
+    if sha256(found).digest() != record.sha256:
+        raise Corrupt("the bytes of the blob do not match the SHA-256 in its thread")
+    return found
 
 
 def count_segments(size_bytes: int) -> int:

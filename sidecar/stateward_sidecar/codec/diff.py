@@ -28,16 +28,9 @@ from hashlib import sha256
 from stateward.v1.diff_pb2 import DeleteLog, DeleteSlot, Diff, Edit, ReplaceEntry, Splice, SpliceSlot, TrimLog
 from stateward.v1.state_pb2 import State
 from stateward_sidecar.codec.draft import Change, LogGrown, SlotSet, to_diff
-from stateward_sidecar.codec.state import (
-    EMPTY_ENTRIES,
-    Entries,
-    LogState,
-    StateTree,
-    byte_length,
-    find_data,
-    frame,
-    unframe,
-)
+from stateward_sidecar.codec.entries import EMPTY_ENTRIES, NO_RUNS, Entries, differing
+from stateward_sidecar.codec.state import LogState, StateTree, byte_length, find_data
+from stateward_sidecar.codec.varints import frame, unframe
 from stateward_sidecar.errors import InvalidField
 
 # A piece that is looked for. Every match has at least this many bytes, and so saves more than a splice's own fields.
@@ -225,36 +218,47 @@ def _change_log(name: str, old: StateTree, new: LogState) -> Iterator[Change]:
         exists = True
     if new.first_index > base.first_index:
         yield Edit(trim_log=TrimLog(log=name, before_index=new.first_index))
-    remaining = base.entries[new.first_index - base.first_index :]
-    yield from _change_entries(name, new.first_index, remaining, new.entries[:])
+    trimmed = min(new.first_index - base.first_index, len(base.entries))
+    remaining = base.entries.drop_first(trimmed) if trimmed else base.entries
+    yield from _change_entries(name, new.first_index, remaining, new.entries)
     if not exists and not new.entries:
         yield LogGrown(name, [])
 
 
-def _change_entries(name: str, first_index: int, old: list[bytes], new: list[bytes]) -> Iterator[Change]:
-    """Finds the changes from one list of frames to another that begins at the same index."""
-    both = min(len(old), len(new))
-    if old[:both] == new[:both]:  # nearly always: the log has grown
-        differing = []
-    else:
-        differing = [position for position in range(both) if old[position] != new[position]]
+def _change_entries(name: str, first_index: int, before: Entries, after: Entries) -> Iterator[Change]:
+    """Finds the changes from the entries of a log to others that begin at the same index."""
+    old_count, new_count = len(before), len(after)
+    both = min(old_count, new_count)
+    changed = list(differing(before, after, both))  # nearly always none: the log has grown
     keep = both
-    if differing:
-        edit_bytes = byte_length(name) + _EDIT_OVERHEAD_BYTES
-        replacing = sum(len(new[position]) + edit_bytes for position in differing)
+    if changed:
+        edit_bytes, first = byte_length(name) + _EDIT_OVERHEAD_BYTES, changed[0][0]
+        replacing = sum(len(item) + edit_bytes for _, item in changed)
         # A trim and an append, unless the log's new length needs them anyway.
-        more_edits = (len(old) == both) + (len(new) == both)
-        rewriting = sum(map(len, new[differing[0] : both])) + more_edits * edit_bytes
-        if rewriting < replacing:
-            keep, differing = differing[0], []
-    for position in differing:
+        more_edits = (old_count == both) + (new_count == both)
+        # Of a log with segments no entry is read for this: all after the first one count.
+        is_long = after.runs.count > first
+        rewriting = after.size_after(first) if is_long else sum(map(len, after[first:both]))
+        if rewriting + more_edits * edit_bytes < replacing:
+            keep, changed = first, []
+    for position, item in changed:
         edit = Edit(replace_entry=ReplaceEntry(log=name, index=first_index + position))
-        edit.replace_entry.value.MergeFromString(unframe(new[position]))
+        edit.replace_entry.value.MergeFromString(unframe(item))
         yield edit
-    if keep < len(old):
+    if keep < old_count:
         yield Edit(trim_log=TrimLog(log=name, from_index=first_index + keep))
-    if keep < len(new):
-        yield LogGrown(name, new[keep:])
+    if keep < new_count:
+        yield LogGrown(name, after[keep:])
+
+
+def unshared_bytes(old: StateTree, new: StateTree) -> int:
+    """Returns how many bytes of segments are read to find the changes from one state to another, at most."""
+    size_bytes = 0
+    for name in new.logs.keys() | old.logs.keys():
+        ours, theirs = (tree.logs[name].entries.runs if name in tree.logs else NO_RUNS for tree in (new, old))
+        if name in new.logs and ours is not theirs:
+            size_bytes += ours.bytes_beside(theirs) + theirs.bytes_beside(ours)
+    return size_bytes
 
 
 def find_step(old: StateTree, new: StateTree) -> tuple[Diff, dict[str, int]]:

@@ -33,17 +33,9 @@ from stateward.v1.diff_pb2 import (
     TrimLog,
 )
 from stateward.v1.state_pb2 import State, Value
-from stateward_sidecar.codec.state import (
-    EMPTY_ENTRIES,
-    EntriesDraft,
-    LogState,
-    StateTree,
-    byte_length,
-    find_data,
-    frame,
-    unframe,
-    varint,
-)
+from stateward_sidecar.codec.entries import EMPTY_ENTRIES, EntriesDraft
+from stateward_sidecar.codec.state import LogState, StateTree, byte_length, find_data
+from stateward_sidecar.codec.varints import frame, unframe, varint
 from stateward_sidecar.errors import EditConflict
 
 # Each splice copies its whole slot: 100,000 splices of a slot of a few megabytes would keep a core busy for an hour.

@@ -13,24 +13,25 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import chain
 from typing import NamedTuple
 
 from stateward.v1.checkpoint_service_pb2 import Projection, ValueChunk
+from stateward_sidecar.codec.entries import EMPTY_ENTRIES, Entries
 from stateward_sidecar.codec.state import (
-    EMPTY_ENTRIES,
-    Entries,
     LogState,
     StateTree,
     byte_length,
     find_data,
+    has_segments,
     put_log,
     put_retired,
     put_slot,
-    skip_prefix,
     wire,
 )
+from stateward_sidecar.codec.varints import skip_prefix
 from stateward_sidecar.errors import InvalidField
 
 SLOTS, LOGS, RETIRED, END = range(4)
@@ -183,14 +184,26 @@ def _bound_wire_bytes(tree: StateTree) -> int:
     return tree.size_bytes + overhead + _RETIRED_OVERHEAD_BYTES * len(tree.retired)
 
 
-def _count_fitting(items: list[bytes], room_bytes: int) -> tuple[int, int]:
-    """Returns how many frames fit, at least one if there are any, and their bytes."""
-    count = size_bytes = 0
-    for total in accumulate(map(len, items)):
-        if total > room_bytes and count:
+def take_fitting(frames: Iterator[bytes], room_bytes: int) -> tuple[list[bytes], int]:
+    """Returns the first frames, as many as fit, at least one if there are any; and their bytes."""
+    found, size_bytes = list[bytes](), 0
+    for item in frames:
+        if found and size_bytes + len(item) > room_bytes:
             break
-        count, size_bytes = count + 1, total
-    return count, size_bytes
+        found.append(item)
+        size_bytes += len(item)
+    return found, size_bytes
+
+
+def needs_segments(tree: StateTree, selection: Selection) -> bool:
+    """Whether a page may have to read segments."""
+    if selection.logs is None:
+        return has_segments(tree)
+    return any(_reads_segments(tree.logs[name], last) for name, last in selection.logs.items() if name in tree.logs)
+
+
+def _reads_segments(log: LogState, last: int | None) -> bool:
+    return bool(log.entries.runs.count) and (last is None or last > log.entries.tail_count)
 
 
 class _Cut:
@@ -236,23 +249,26 @@ class _Cut:
         log = self._tree.logs[name]
         last = self._selection.logs[name] if self._selection.logs is not None else None
         first = 0 if last is None else max(0, len(log.entries) - last)
-        items = log.entries[first + entry :]
-        index = log.first_index + len(log.entries) - len(items)
-        head = _LOG_OVERHEAD_BYTES + byte_length(name)
-        if self.parts and head + (len(items[0]) if items else 0) > self._room_bytes:
+        entries, at = log.entries, min(first + entry, len(log.entries))
+        index = log.first_index + at
+        left, head = len(entries) - at, _LOG_OVERHEAD_BYTES + byte_length(name)
+        if self.parts and head > self._room_bytes:
             return entry, 0
-        if items and (offset_bytes or len(items[0]) > self._max_bytes):
+        frames = entries.frames(at)
+        item = next(frames, b"")
+        if self.parts and head + len(item) > self._room_bytes:
+            return entry, 0
+        if left and (offset_bytes or len(item) > self._max_bytes):
             put_log(self.parts, name, LogState(index, EMPTY_ENTRIES, log.rewritten_version))
             chunk = ValueChunk(log=name, index=index)
-            end = self._take_chunk(chunk, items[0], skip_prefix(items[0]), offset_bytes)
+            end = self._take_chunk(chunk, item, skip_prefix(item), offset_bytes)
             if end is not None:
                 return entry, end
-            return (entry + 1, 0) if len(items) > 1 else None
-        count, size_bytes = _count_fitting(items, self._room_bytes - head)
-        shown = Entries(items, 0, count, size_bytes)
-        put_log(self.parts, name, LogState(index, shown, log.rewritten_version))
+            return (entry + 1, 0) if left > 1 else None
+        shown, size_bytes = take_fitting(chain((item,), frames) if left else frames, self._room_bytes - head)
+        put_log(self.parts, name, LogState(index, Entries.of_frames(shown), log.rewritten_version))
         self._room_bytes -= head + size_bytes
-        return (entry + count, 0) if count < len(items) else None
+        return (entry + len(shown), 0) if len(shown) < left else None
 
     def _take_chunk(self, chunk: ValueChunk, value: bytes, at: int, offset_bytes: int) -> int | None:
         """Takes a piece of the Value at byte ``at``. Returns the offset of the next piece; None at the end."""

@@ -18,7 +18,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.diff_pb2 import Append, Diff, Edit
 from stateward.v1.state_pb2 import Log, State, Value
-from stateward_sidecar.codec.state import varint
+from stateward_sidecar.codec.varints import varint
 
 # Messages that may be large without having a large value.
 _DEEP = frozenset(kind.DESCRIPTOR.full_name for kind in (SaveRequest, State, Log, Diff, Edit, Append))

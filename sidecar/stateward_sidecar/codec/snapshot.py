@@ -12,18 +12,20 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from stateward.storage.v1.snapshot_pb2 import NamedLog, NamedValue, Snapshot
-from stateward_sidecar.codec.state import (
+from stateward.storage.v1.snapshot_pb2 import LogRun, NamedLog, NamedValue, Snapshot
+from stateward_sidecar.codec.entries import (
+    NO_RUNS,
     Entries,
-    LogState,
-    StateTree,
-    frame,
-    name_field,
-    number_field,
-    put_slot,
-    read_varint,
-    varint,
+    LooseRun,
+    Run,
+    Runs,
+    SealedRun,
+    Segment,
+    Source,
+    loose_run,
 )
+from stateward_sidecar.codec.state import LogState, StateTree, name_field, number_field, put_slot
+from stateward_sidecar.codec.varints import frame, read_varint, varint
 from stateward_sidecar.errors import Corrupt
 
 # The most bytes that are parsed at once, and that are copied at once. Each takes a millisecond or two.
@@ -43,17 +45,41 @@ def to_snapshot(tree: StateTree) -> bytes:
         log = tree.logs[name]
         head = name_field(name)
         tail = number_field(b"\x18", log.first_index) + number_field(b"\x20", log.rewritten_version)
-        parts += (b"\x12", varint(len(head) + log.entries.size_bytes + len(tail)), head)
-        parts.extend(log.entries)
+        runs, runs_bytes = _put_runs(log.entries.runs)
+        frames = log.entries.tail()
+        parts += (b"\x12", varint(len(head) + sum(map(len, frames)) + len(tail) + runs_bytes), head)
+        parts += frames
         parts.append(tail)
+        parts += runs
     for name in sorted(tree.retired):
         record = name_field(name) + number_field(b"\x10", tree.retired[name])
         parts += (b"\x1a", varint(len(record)), record)
     return b"".join(parts)
 
 
-def from_snapshot(data: bytes) -> StateTree:
-    """The reverse of ``to_snapshot``. Raises Corrupt if the bytes are not a snapshot."""
+def _put_runs(runs: Runs) -> tuple[list[bytes], int]:
+    """Returns the fields ``NamedLog.runs``, and their length."""
+    parts, size_bytes = list[bytes](), 0
+    for run in runs.each:
+        if isinstance(run, LooseRun):
+            content = run.items
+        else:
+            segment = run.segment
+            content = [
+                LogRun(
+                    segment=segment.digest, segment_count=segment.count, segment_bytes=segment.size_bytes,
+                    skipped=run.skip, count=run.count, size_bytes=run.size_bytes, blobs=segment.blobs,
+                ).SerializeToString()
+            ]  # fmt: skip
+        length = sum(map(len, content))
+        head = b"\x2a" + varint(length)
+        parts += (head, *content)
+        size_bytes += len(head) + length
+    return parts, size_bytes
+
+
+def from_snapshot(data: bytes, source: Source | None = None) -> StateTree:
+    """The reverse of ``to_snapshot``. ``source`` reads segments. Raises Corrupt if the bytes are not a snapshot."""
     slots, logs, retired, count = dict[str, bytes](), dict[str, LogState](), dict[str, int](), 0
     try:
         for span in _spans(data, 0, len(data)):
@@ -61,13 +87,13 @@ def from_snapshot(data: bytes) -> StateTree:
                 name, value = _read_slot(data, span)
                 slots[name], count = value, count + 1
             elif span.tag == _LOGS:
-                name, log = _read_log(data, span)
+                name, log = _read_log(data, span, source)
                 logs[name], count = log, count + 1
             else:
                 part = Snapshot.FromString(_cut(data, span.start, span.stop))
                 slots.update((slot.name, slot.value.SerializeToString()) for slot in part.slots)
                 logs.update(
-                    (log.name, LogState(log.first_index, _entries_of(_frames_of(log)), log.rewritten_version))
+                    (log.name, _log_of(log.first_index, _frames_of(log), _runs_of(log, source), log.rewritten_version))
                     for log in part.logs
                 )
                 retired.update((log.name, log.next_index) for log in part.retired_logs)
@@ -148,8 +174,8 @@ def _read_slot(data: bytes, slot: _Span) -> tuple[str, bytes]:
     return head.name, head.value.SerializeToString() if value is None else value
 
 
-def _read_log(data: bytes, log: _Span) -> tuple[str, LogState]:
-    name, first_index, rewritten_version, items = "", 0, 0, list[bytes]()
+def _read_log(data: bytes, log: _Span, source: Source | None) -> tuple[str, LogState]:
+    name, first_index, rewritten_version, items, runs = "", 0, 0, list[bytes](), list[Run]()
     for span in _spans(data, log.content, log.stop):
         field = _cut(data, span.start, span.stop)
         if span.tag == _ENTRY:  # the field has the bytes of a frame
@@ -157,14 +183,27 @@ def _read_log(data: bytes, log: _Span) -> tuple[str, LogState]:
             continue
         part = NamedLog.FromString(field)
         items += _frames_of(part)
+        runs += _runs_of(part, source)
         name, first_index = part.name or name, part.first_index or first_index
         rewritten_version = part.rewritten_version or rewritten_version
-    return name, LogState(first_index, _entries_of(items), rewritten_version)
+    return name, _log_of(first_index, items, runs, rewritten_version)
 
 
-def _frames_of(log: NamedLog) -> list[bytes]:
+def _frames_of(log: NamedLog | LogRun) -> list[bytes]:
     return [frame(value.SerializeToString()) for value in log.entries]
 
 
-def _entries_of(items: list[bytes]) -> Entries:
-    return Entries(items, 0, len(items), sum(map(len, items)))
+def _runs_of(log: NamedLog, source: Source | None) -> list[Run]:
+    return [_run_of(each, source) for each in log.runs]
+
+
+def _run_of(run: LogRun, source: Source | None) -> Run:
+    if not run.segment:
+        return loose_run(_frames_of(run))
+    segment = Segment(run.segment, run.segment_count, run.segment_bytes, tuple(run.blobs), source)
+    return SealedRun(segment, run.skipped, run.count, run.size_bytes)
+
+
+def _log_of(first_index: int, items: list[bytes], runs: list[Run], rewritten_version: int) -> LogState:
+    entries = Entries.of_frames(items, Runs(runs) if runs else NO_RUNS)
+    return LogState(first_index, entries, rewritten_version)

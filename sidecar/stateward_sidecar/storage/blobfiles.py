@@ -19,7 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
-from stateward_sidecar.errors import DiskFull, no_room
+from stateward_sidecar.errors import Corrupt, DiskFull, no_room
 from stateward_sidecar.measures import SharedHistogram
 from stateward_sidecar.storage.engine import Engine, is_disk_full
 from stateward_sidecar.storage.files import sync_directory
@@ -38,6 +38,7 @@ SIZE_PAUSE = 100
 MAKES_MAX = 8
 # How many files are remembered that were found whole.
 SOUND_MAX = 1024
+_COPIED_BYTES = 1 << 20
 
 
 class BlobFiles:
@@ -76,7 +77,8 @@ class BlobFiles:
             with suppress(OSError), os.scandir(self.directory / name) as files:  # gone meanwhile
                 for file in files:
                     with suppress(OSError):
-                        yield file.stat(follow_symlinks=False).st_size
+                        found = file.stat(follow_symlinks=False)
+                        yield found.st_size // max(found.st_nlink, 1)  # copies of a thread share files
 
     def is_here(self, uid: bytes, blob_id: bytes) -> bool:
         """Whether the file is on this disk."""
@@ -114,6 +116,46 @@ class BlobFiles:
                 self._fresh.add(blob_id)
         path = self.path(uid, blob_id)
         return guarded(lambda: NewBlobFile(self, uid, path))
+
+    def duplicate(self, uid: bytes, copy_uid: bytes, blob_id: bytes, size_bytes: int) -> None:
+        """Gives a thread the file that another thread has. The caller calls ``sync_names`` before a row names it.
+
+        A second name for the same file costs nothing. A file that was fetched for readers is copied, because it goes
+        when nobody reads it, and so is one on a file system without such names. Raises FileNotFoundError, DiskFull,
+        Corrupt if the file does not have ``size_bytes``.
+        """
+        path = self.path(uid, blob_id)
+        found = path.stat()
+        if found.st_size != size_bytes:
+            raise Corrupt(f"the file of a blob has {found.st_size} bytes, not {size_bytes}")
+        with self._lock:
+            if self._fresh is not None:
+                self._fresh.add(blob_id)
+        target = self.path(copy_uid, blob_id)
+        target.parent.mkdir(mode=MODE_DIRECTORY, parents=True, exist_ok=True)
+        if found.st_mode & stat.S_IWUSR:
+            try:
+                os.link(path, target)
+            except FileExistsError:
+                return
+            except OSError as error:
+                if is_disk_full(error):
+                    raise DiskFull("the disk is full; nothing was written") from None
+            else:
+                return
+        new = self.create(copy_uid, blob_id)
+        try:
+            with path.open("rb", buffering=0) as file:
+                while part := file.read(_COPIED_BYTES):
+                    new.write(part)
+            new.publish()
+        except BaseException:
+            new.discard()
+            raise
+
+    def sync_names(self, uid: bytes) -> None:
+        """Makes the names of a thread's files durable. Raises DiskFull."""
+        guarded(lambda: self.sync(uid, self.directory / uid.hex()))
 
     def remove(self, uid: bytes, blob_id: bytes) -> None:
         """Removes a file that no row names any more, if it exists."""

@@ -23,6 +23,7 @@ from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.blobs.blobs import Blobs
+from stateward_sidecar.store.blobs.segments import SegmentReader
 from stateward_sidecar.store.check.recovery import Recovery
 from stateward_sidecar.store.check.verify import Verifier
 from stateward_sidecar.store.clean.delete import Deleter
@@ -114,6 +115,7 @@ class Store:
             raise StartError(f"cannot read the counters of {options.directory}: {error.message}") from None
         context = self.context
         self.threads = Threads(context)
+        context.cache.source = partial(SegmentReader, context, self.threads)
         self.lines = Lines(context, self.threads)
         self.blobs = Blobs(context, self.threads)
         self.effect_list = EffectList(context, self.threads)

@@ -287,20 +287,24 @@ class LeaseRecord(_message.Message):
     def __init__(self, holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., token: _Optional[int] = ..., term_us: _Optional[int] = ..., grant_time_us: _Optional[int] = ..., request_hash: _Optional[bytes] = ...) -> None: ...
 
 class BlobRecord(_message.Message):
-    __slots__ = ("blob_id", "sha256", "size_bytes", "media_type", "preview", "stored_bytes")
+    __slots__ = ("blob_id", "sha256", "size_bytes", "media_type", "preview", "stored_bytes", "data_key", "is_segment")
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEDIA_TYPE_FIELD_NUMBER: _ClassVar[int]
     PREVIEW_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATA_KEY_FIELD_NUMBER: _ClassVar[int]
+    IS_SEGMENT_FIELD_NUMBER: _ClassVar[int]
     blob_id: bytes
     sha256: bytes
     size_bytes: int
     media_type: str
     preview: bytes
     stored_bytes: int
-    def __init__(self, blob_id: _Optional[bytes] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., media_type: _Optional[str] = ..., preview: _Optional[bytes] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+    data_key: bytes
+    is_segment: bool
+    def __init__(self, blob_id: _Optional[bytes] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., media_type: _Optional[str] = ..., preview: _Optional[bytes] = ..., stored_bytes: _Optional[int] = ..., data_key: _Optional[bytes] = ..., is_segment: bool = ...) -> None: ...
 
 class ThreadCreation(_message.Message):
     __slots__ = ("namespace", "thread", "options", "forked_from")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#stateward/storage/v1/snapshot.proto\x12\x14stateward.storage.v1\x1a\x18stateward/v1/state.proto\"\xa1\x01\n\x08Snapshot\x12/\n\x05slots\x18\x01 \x03(\x0b\x32 .stateward.storage.v1.NamedValue\x12,\n\x04logs\x18\x02 \x03(\x0b\x32\x1e.stateward.storage.v1.NamedLog\x12\x36\n\x0cretired_logs\x18\x03 \x03(\x0b\x32 .stateward.storage.v1.RetiredLog\">\n\nNamedValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Value\"n\n\x08NamedLog\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x13.stateward.v1.Value\x12\x13\n\x0b\x66irst_index\x18\x03 \x01(\x03\x12\x19\n\x11rewritten_version\x18\x04 \x01(\x03\".\n\nRetiredLog\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nnext_index\x18\x02 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#stateward/storage/v1/snapshot.proto\x12\x14stateward.storage.v1\x1a\x18stateward/v1/state.proto\"\xa1\x01\n\x08Snapshot\x12/\n\x05slots\x18\x01 \x03(\x0b\x32 .stateward.storage.v1.NamedValue\x12,\n\x04logs\x18\x02 \x03(\x0b\x32\x1e.stateward.storage.v1.NamedLog\x12\x36\n\x0cretired_logs\x18\x03 \x03(\x0b\x32 .stateward.storage.v1.RetiredLog\">\n\nNamedValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.stateward.v1.Value\"\x9a\x01\n\x08NamedLog\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x13.stateward.v1.Value\x12\x13\n\x0b\x66irst_index\x18\x03 \x01(\x03\x12\x19\n\x11rewritten_version\x18\x04 \x01(\x03\x12*\n\x04runs\x18\x05 \x03(\x0b\x32\x1c.stateward.storage.v1.LogRun\"\xb0\x01\n\x06LogRun\x12\x0f\n\x07segment\x18\x01 \x01(\x0c\x12$\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x13.stateward.v1.Value\x12\x15\n\rsegment_count\x18\x03 \x01(\x03\x12\x15\n\rsegment_bytes\x18\x04 \x01(\x03\x12\x0f\n\x07skipped\x18\x05 \x01(\x03\x12\r\n\x05\x63ount\x18\x06 \x01(\x03\x12\x12\n\nsize_bytes\x18\x07 \x01(\x03\x12\r\n\x05\x62lobs\x18\x08 \x03(\x0c\".\n\nRetiredLog\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nnext_index\x18\x02 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SNAPSHOT']._serialized_end=249
   _globals['_NAMEDVALUE']._serialized_start=251
   _globals['_NAMEDVALUE']._serialized_end=313
-  _globals['_NAMEDLOG']._serialized_start=315
-  _globals['_NAMEDLOG']._serialized_end=425
-  _globals['_RETIREDLOG']._serialized_start=427
-  _globals['_RETIREDLOG']._serialized_end=473
+  _globals['_NAMEDLOG']._serialized_start=316
+  _globals['_NAMEDLOG']._serialized_end=470
+  _globals['_LOGRUN']._serialized_start=473
+  _globals['_LOGRUN']._serialized_end=649
+  _globals['_RETIREDLOG']._serialized_start=651
+  _globals['_RETIREDLOG']._serialized_end=697
 # @@protoc_insertion_point(module_scope)

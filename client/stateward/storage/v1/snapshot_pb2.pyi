@@ -26,16 +26,38 @@ class NamedValue(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[_Union[_state_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class NamedLog(_message.Message):
-    __slots__ = ("name", "entries", "first_index", "rewritten_version")
+    __slots__ = ("name", "entries", "first_index", "rewritten_version", "runs")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
     REWRITTEN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
     name: str
     entries: _containers.RepeatedCompositeFieldContainer[_state_pb2.Value]
     first_index: int
     rewritten_version: int
-    def __init__(self, name: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[_state_pb2.Value, _Mapping]]] = ..., first_index: _Optional[int] = ..., rewritten_version: _Optional[int] = ...) -> None: ...
+    runs: _containers.RepeatedCompositeFieldContainer[LogRun]
+    def __init__(self, name: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[_state_pb2.Value, _Mapping]]] = ..., first_index: _Optional[int] = ..., rewritten_version: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[LogRun, _Mapping]]] = ...) -> None: ...
+
+class LogRun(_message.Message):
+    __slots__ = ("segment", "entries", "segment_count", "segment_bytes", "skipped", "count", "size_bytes", "blobs")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    segment: bytes
+    entries: _containers.RepeatedCompositeFieldContainer[_state_pb2.Value]
+    segment_count: int
+    segment_bytes: int
+    skipped: int
+    count: int
+    size_bytes: int
+    blobs: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, segment: _Optional[bytes] = ..., entries: _Optional[_Iterable[_Union[_state_pb2.Value, _Mapping]]] = ..., segment_count: _Optional[int] = ..., segment_bytes: _Optional[int] = ..., skipped: _Optional[int] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., blobs: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RetiredLog(_message.Message):
     __slots__ = ("name", "next_index")

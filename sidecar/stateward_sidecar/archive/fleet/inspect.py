@@ -190,8 +190,7 @@ class Inspector:
         bad = {bytes(row.record.blob_id) for row, _ in missing}
         for row in image.blobs:
             if row.record.blob_id not in bad and _is_chosen(data_percent):
-                cipher = Cipher(seen.key.data_key)
-                for flaw in reread_blob(self._fetcher, place, cipher, seen.head.uid, row):
+                for flaw in reread_blob(self._fetcher, place, row):
                     if flaw is None or row.record.blob_id in self._named_blobs(place):  # else it was removed meanwhile
                         yield flaw
 

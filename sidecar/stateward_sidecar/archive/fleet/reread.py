@@ -26,7 +26,7 @@ from stateward_sidecar.archive.objects.packs import Flaw, flaw_of, is_pack, open
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.bucket.base import ObjectNotFound
-from stateward_sidecar.codec.blob import BlobCipher, open_all
+from stateward_sidecar.codec.blob import open_all
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.parts import EDITS_MAGIC, SNAPSHOT_MAGIC, open_pieces
@@ -230,13 +230,13 @@ def find_missing_blobs(
 
 
 def reread_blob(
-    fetcher: CountedFetcher, place: Place, cipher: Cipher, uid: bytes, row: BlobRow
+    fetcher: CountedFetcher, place: Place, row: BlobRow
 ) -> Iterator[Flaw | None]:
     """Opens a blob segment by segment. Yields None after each segment, and ends with a flaw if the blob is missing or
     damaged. Raises ArchiveUnavailable."""
     key = place.blob(row.record.blob_id)
     try:
-        for _ in open_all(partial(fetcher.range, key), BlobCipher(cipher, uid, row.record.blob_id), row.record):
+        for _ in open_all(partial(fetcher.range, key), row.record):
             yield None
     except ObjectNotFound:
         yield Flaw(f"the blob {key} is missing in the archive", sequence=row.sequence)

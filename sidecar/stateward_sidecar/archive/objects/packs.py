@@ -34,7 +34,7 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.codec.entry import Entry, sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher, content_hash
-from stateward_sidecar.codec.state import varint
+from stateward_sidecar.codec.varints import varint
 from stateward_sidecar.errors import Corrupt, StatewardError, newer_format
 from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 

@@ -17,7 +17,7 @@ from stateward_sidecar.archive.own.pulse import Uploads
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.places import SLICE_BYTES, Place
 from stateward_sidecar.bucket.base import ObjectNotFound
-from stateward_sidecar.codec.blob import BlobCipher, open_all
+from stateward_sidecar.codec.blob import open_all
 from stateward_sidecar.errors import Corrupt, StatewardError, VersionPruned
 from stateward_sidecar.store.blobs.blobread import is_sound
 from stateward_sidecar.store.blobs.blobrows import find_blob
@@ -179,7 +179,7 @@ class BlobCarrier:
                     thread.name,
                 )
             try:
-                for _ in open_all(new.read, BlobCipher(identity.cipher, identity.uid, record.blob_id), record):
+                for _ in open_all(new.read, record):
                     pass
             except Corrupt as error:
                 raise Corrupt(f"{key}: {error.message}", thread.name) from None

@@ -39,7 +39,8 @@ from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NewerFormat, NotOwner, ThreadNotFound
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.blobs.blobrows import list_blobs
-from stateward_sidecar.store.journal.admitting import check_deletion, check_unchanged
+from stateward_sidecar.store.journal.admitting import check_deletion
+from stateward_sidecar.store.kinds.unchanged import check_unchanged
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import is_orphans
 from stateward_sidecar.store.thread.times import expire_second, has_expired
@@ -100,7 +101,8 @@ class Remover:
 
         def check(live: Thread) -> None:
             check_deletion(self._state.store.context, ThreadDraft(live), request.options)
-            check_unchanged(live.head, request)
+            with self._state.context.engine.read() as txn:
+                check_unchanged(txn, live, request)
 
         self.end(thread, check)
         return thread.identity.uid

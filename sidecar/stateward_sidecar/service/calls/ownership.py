@@ -130,6 +130,7 @@ class _Answer(Protocol):
 
 
 A = TypeVar("A", bound=_Answer)
+FETCHED_TOGETHER = 4
 ROUNDS = 4
 # How long reads wait for HEAD to show whether another sidecar has taken the thread. A slower bucket counts as away:
 # until it answers, later reads of the thread wait for MOMENT_S only.
@@ -249,7 +250,7 @@ class Ownership:
         example under a wrong name, leaves nothing in the archive. ``claimed`` gets the names that were claimed.
         """
         archive = self.need()
-        rounds: dict[str, int] = {}
+        rounds: dict[str, Rounds] = {}
         confirmed, claims = set[str](), False  # names for which HEAD was read after the verb failed
         asked = [place for place in places if archive.holds(place.namespace, place.thread) is None]
         while True:
@@ -265,15 +266,15 @@ class Ownership:
                 return await verb()
             except (HistoryElsewhere, NotOwner, ThreadNotFound, UidMismatch, VersionMismatch) as error:
                 name = error.metadata.get("thread", "")
-                rounds[name] = rounds.get(name, 0) + 1
+                count = rounds.setdefault(name, Rounds()).count(error)
                 claims = claims or isinstance(error, Unclaimed)  # all that the write checks is right
                 if not isinstance(error, VersionMismatch) and not _may_be_behind(error):
-                    asked = await self._ask_again(error, places, rounds[name])
+                    asked = await self._ask_again(error, places, count)
                     continue
                 # A copy that was deleted on this disk during the call says nothing of the thread. It may be back.
                 still = [archive.holds(place.namespace, place.thread) for place in places if place.thread in confirmed]
                 is_proven = name in confirmed and held == still
-                if is_proven or not _may_be_behind(error) or rounds[name] == ROUNDS:
+                if is_proven or not _may_be_behind(error) or count == ROUNDS:
                     raise
                 confirmed.add(name)
                 asked = [place for place in places if place.thread == name and not await self._is_ours_still(place)]
@@ -359,23 +360,26 @@ class Ownership:
         archive = self.archive
         if archive is None:
             return await verb()
-        is_healed = False
-        for round_number in range(ROUNDS):
+        is_healed, rounds = False, Rounds()
+        while rounds.left():
             if not archive.is_fresh(namespace, thread):
                 await self.know(namespace, thread)
             try:
                 return await verb()
             except HistoryElsewhere as error:
+                rounds.count(error)
                 await self._complete(error)
             except (ThreadNotFound, UidMismatch):
                 # The thread was deleted on this disk during the call. The next round asks whether the archive has it.
-                if round_number == ROUNDS - 1:
+                rounds.count()
+                if not rounds.left():
                     raise
             except Corrupt:
                 # Perhaps an object was missing because the bucket did not answer at the time.
                 if is_healed or not await self._heal(namespace, thread):
                     raise
                 is_healed = True
+                rounds.count()
         raise _unfetched(thread)
 
     async def know(self, namespace: str, thread: str) -> None:
@@ -420,8 +424,19 @@ class Ownership:
             complete = partial(archive.complete, for_retry=bool(error.metadata["for_retry"]))
             await self.block(name, complete, *name)
             return
-        for sha256 in map(bytes.fromhex, error.metadata["blobs"].split(",")):
+        missed = list(map(bytes.fromhex, error.metadata["blobs"].split(",")))
+
+        async def fetch(sha256: bytes) -> None:
             await self.block((*name, sha256), archive.fetch_blob, *name, sha256)
+
+        for at in range(0, len(missed), FETCHED_TOGETHER):
+            if len(missed) == 1:  # nearly always
+                await fetch(missed[0])
+                continue
+            done = await asyncio.gather(*map(fetch, missed[at : at + FETCHED_TOGETHER]), return_exceptions=True)
+            for result in done:  # all have ended
+                if isinstance(result, BaseException):
+                    raise result
 
     # -- durability -----------------------------------------------------------------------------------------------
 
@@ -444,6 +459,26 @@ class Ownership:
     ) -> tuple[Durability, int]:
         """See ``levels.archived``."""
         return await archived(self._store, self.need(), written, context)
+
+
+class Rounds:
+    """How often a verb may be tried again. Blobs that were not missed before do not count: the verb has got further."""
+
+    def __init__(self) -> None:
+        self._done = 0
+        self._missed = set[str]()
+
+    def left(self) -> bool:
+        """Whether there is a round left."""
+        return self._done < ROUNDS
+
+    def count(self, error: StatewardError | None = None) -> int:
+        """Counts a round that ended with an error. Returns how many were counted."""
+        missed = set((error.metadata.get("blobs") or "").split(",")) - {""} if error is not None else set[str]()
+        if not missed or missed & self._missed:
+            self._done += 1
+        self._missed |= missed
+        return max(self._done, 1)
 
 
 def _may_be_behind(error: StatewardError) -> bool:

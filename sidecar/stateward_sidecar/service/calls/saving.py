@@ -74,4 +74,4 @@ class Saving:
     def after(self, save: SaveWrite) -> None:
         """Starts a snapshot if one is due. Called after the commit."""
         if save.draft is not None:
-            self._store.snapshots.consider(save.draft.thread, save.branch)
+            self._store.snapshots.consider(save.draft.thread, save.branch, save.saved)

@@ -17,7 +17,7 @@ import lmdb
 from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
-from stateward_sidecar.codec.blob import BlobCipher, check_header, count_segments, index_bytes, open_all
+from stateward_sidecar.codec.blob import check_header, cipher_of, count_segments, index_bytes, open_all
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.seal import PREFIX_BYTES
 from stateward_sidecar.codec.state import StateTree
@@ -44,9 +44,9 @@ class BlobReader:
         self._context = context
         self._thread = thread
         identity = thread.identity
-        self._cipher = BlobCipher(identity.cipher, identity.uid, record.blob_id)
         note_read(context, identity, record)
         try:
+            self._cipher = cipher_of(record)
             with self.open() as file:
                 self._starts = self._read_index(file.fileno())
         except Corrupt as error:
@@ -58,21 +58,7 @@ class BlobReader:
         try:
             return FileIO(self._context.blob_files.path(identity.uid, blob_id))
         except FileNotFoundError:
-            raise self._missing() from None
-
-    def _missing(self) -> StatewardError:
-        """Returns the error for a file that is not on this disk."""
-        identity, digest = self._thread.identity, self.record.sha256
-        if self._thread.is_deleted:
-            return not_found(identity.namespace, identity.name)
-        with self._context.engine.read() as txn:
-            row = find_blob(txn, identity, digest)
-        if row is None:
-            return removed(identity, digest)
-        is_other = row.record.blob_id != self.record.blob_id  # its bytes were lost, and were written again meanwhile
-        if is_other or (self._context.archive is not None and row.sequence <= archived_until(self._thread)):
-            return elsewhere(self._thread, digest)
-        return Corrupt(f"the file of blob {digest.hex()} is missing")
+            raise missing_file(self._context, self._thread, self.record) from None
 
     def _read_index(self, fd: int) -> list[int]:
         record = self.record
@@ -102,6 +88,21 @@ class BlobReader:
             raise error.locate(self._thread.name) from None
 
 
+def missing_file(context: Context, thread: Thread, record: BlobRecord) -> StatewardError:
+    """Returns the error for a file that is not on this disk."""
+    identity, digest = thread.identity, record.sha256
+    if thread.is_deleted:
+        return not_found(identity.namespace, identity.name)
+    with context.engine.read() as txn:
+        row = find_blob(txn, identity, digest)
+    if row is None:
+        return removed(identity, digest)
+    is_other = row.record.blob_id != record.blob_id  # its bytes were lost, and were written again meanwhile
+    if is_other or (context.archive is not None and row.sequence <= archived_until(thread)):
+        return elsewhere(thread, digest)
+    return Corrupt(f"the file of blob {digest.hex()} is missing", thread.name)
+
+
 def note_read(context: Context, identity: Identity, record: BlobRecord) -> None:
     """Notes that a fetched file is read, or will be read soon, so that no sweep removes it."""
     files, now_us = context.blob_files, context.clock.now_us()
@@ -120,15 +121,14 @@ def is_sound(context: Context, identity: Identity, record: BlobRecord, *, anew: 
         return True
     with FileIO(files.path(identity.uid, blob_id)) as file:
         found = os.fstat(file.fileno())
-        cipher = BlobCipher(identity.cipher, identity.uid, blob_id)
-        sound = found.st_size == record.stored_bytes and _opens(file, cipher, record)
+        sound = found.st_size == record.stored_bytes and _opens(file, record)
         files.note_sound(blob_id, found, is_sound=sound)
     return sound
 
 
-def _opens(file: FileIO, cipher: BlobCipher, record: BlobRecord) -> bool:
+def _opens(file: FileIO, record: BlobRecord) -> bool:
     try:
-        for _ in open_all(lambda offset, length: os.pread(file.fileno(), length, offset), cipher, record):
+        for _ in open_all(lambda offset, length: os.pread(file.fileno(), length, offset), record):
             pass
     except (Corrupt, OSError):  # a disk that cannot read it, too
         return False

@@ -16,8 +16,10 @@ from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward_sidecar.codec.edits import Named
+from stateward_sidecar.codec.entries import SealedRun
 from stateward_sidecar.codec.seal import length_prefixed
-from stateward_sidecar.codec.state import StateTree, find_data, skip_prefix
+from stateward_sidecar.codec.state import StateTree, find_data
+from stateward_sidecar.codec.varints import skip_prefix
 from stateward_sidecar.errors import BlobNotFound, InvalidField
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.thread.table import Table
@@ -41,6 +43,14 @@ def get_blob(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRo
     """Returns the row of a blob. Raises BlobNotFound if the thread has no such blob, or Corrupt."""
     row = find_blob(txn, identity, sha256)
     if row is None:
+        raise removed(identity, sha256)
+    return row
+
+
+def get_written(txn: lmdb.Transaction, identity: Identity, sha256: bytes) -> BlobRow:
+    """Returns the row of a blob that a client wrote. Raises as ``get_blob``."""
+    row = get_blob(txn, identity, sha256)
+    if row.record.is_segment:
         raise removed(identity, sha256)
     return row
 
@@ -109,7 +119,7 @@ def check_named(txn: lmdb.Transaction, identity: Identity | None, named: Sequenc
     """
     for field, ref in named:
         row = find_blob(txn, identity, ref.sha256) if identity is not None else None
-        if row is None:
+        if row is None or row.record.is_segment:
             raise InvalidField(field, f"the thread has no blob {ref.sha256.hex()}; write it first with WriteBlob")
         record = row.record
         if ref.size_bytes != record.size_bytes:
@@ -131,16 +141,34 @@ def blobs_in_edits(diff: Diff) -> set[bytes]:
 
 
 def blobs_in_state(tree: StateTree) -> set[bytes]:
-    """Returns the SHA-256 of all blobs that a state names."""
+    """Returns the SHA-256 of all blobs that a state names, and of those that hold entries of its logs."""
     found: set[bytes] = set()
     for value in tree.slots.values():
         if find_data(value) is None:
             _add_values(found, (Value.FromString(value),))
     for log in tree.logs.values():
-        for item in log.entries:
-            at = skip_prefix(item)
-            if find_data(item, at) is None:
-                _add_values(found, (Value.FromString(item[at:]),))
+        for run in log.entries.runs.each:
+            if isinstance(run, SealedRun):
+                found.add(run.segment.digest)
+                found.update(run.segment.blobs)
+            else:
+                found |= blobs_in_frames(run.items)
+        found |= blobs_in_frames(log.entries.tail())
+    return found
+
+
+def segments_in_state(tree: StateTree) -> set[bytes]:
+    """Returns the SHA-256 of the blobs that hold entries of a state's logs."""
+    return {segment.digest for log in tree.logs.values() for segment in log.entries.runs.segments()}
+
+
+def blobs_in_frames(items: Iterable[bytes]) -> set[bytes]:
+    """Returns the SHA-256 of all blobs that entries name."""
+    found: set[bytes] = set()
+    for item in items:
+        at = skip_prefix(item)
+        if find_data(item, at) is None:
+            _add_values(found, (Value.FromString(item[at:]),))
     return found
 
 

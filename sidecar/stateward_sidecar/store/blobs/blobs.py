@@ -28,7 +28,7 @@ from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs import blobsweep
 from stateward_sidecar.store.blobs.blobread import BlobReader, archived_until, is_sound
-from stateward_sidecar.store.blobs.blobrows import find_blob, get_blob, put_blob, view_blob
+from stateward_sidecar.store.blobs.blobrows import find_blob, get_written, put_blob, view_blob
 from stateward_sidecar.store.blobs.blobwrite import BlobWrite, answer_write, is_here
 from stateward_sidecar.store.journal.admitting import admit, check_uid, find_draft, get_same
 from stateward_sidecar.store.journal.journal import append, commit_entry
@@ -165,7 +165,7 @@ class Blobs:
         """Describes a blob. Raises ThreadNotFound or BlobNotFound."""
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
-            row = get_blob(txn, thread.identity, request.sha256)
+            row = get_written(txn, thread.identity, request.sha256)
         answer = StatBlobResponse(
             blob=view_blob(row.record), media_type=row.record.media_type, sequence=row.sequence,
             durability=reached(thread, row.sequence), stored_bytes=row.record.stored_bytes,
@@ -181,7 +181,7 @@ class Blobs:
         """
         with self._context.engine.read() as txn:
             thread = self._threads.get(txn, request.namespace, request.thread)
-            record = get_blob(txn, thread.identity, request.blob.sha256).record
+            record = get_written(txn, thread.identity, request.blob.sha256).record
         size = record.size_bytes
         if request.offset > size:
             raise InvalidField("offset", f"{request.offset} is beyond the end of a blob of {size} bytes")

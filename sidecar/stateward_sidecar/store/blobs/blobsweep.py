@@ -38,6 +38,7 @@ from stateward_sidecar.store.blobs.blobrows import (
     find_blob,
     list_blobs,
     put_blob,
+    segments_in_state,
 )
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import append, commit_entry
@@ -79,6 +80,36 @@ def install_blobs(
     if not image:
         txn.delete(layout.blobs_key(identity.number))
     remove_files(context, threads, txn, batch, identity, gone)
+
+
+def drop_lost_snapshots(
+    context: Context, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, image: Sequence[BlobRow]
+) -> None:
+    """Drops the snapshots of a copy that name segments which the image lacks. Only this disk had them: they were made
+    and not shipped, so the next owner collected the segments. Older snapshots and edits lead to the same states."""
+    identity, kept = draft.identity, {bytes(row.record.sha256) for row in image}
+    rows_here = (row.record for row in list_blobs(txn, identity))
+    lost = {bytes(record.sha256) for record in rows_here if record.is_segment} - kept
+    if not lost:
+        return
+    for version in sorted(draft.snapshots):
+        try:
+            content, _ = replay.read_snapshot(txn, identity, version)
+            is_lost = not lost.isdisjoint(segments_in_state(from_snapshot(content)))
+        except Corrupt:  # Verify names it
+            continue
+        if is_lost and not _is_dictionary(txn, draft, version):
+            for key in [key for key, _ in rows(txn, identity.keys.snapshot_pieces(version))]:
+                txn.delete(key)
+            draft.snapshots -= {version}
+    batch.after_commit.append(partial(context.cache.drop_thread, identity.number))
+
+
+def _is_dictionary(txn: lmdb.Transaction, draft: ThreadDraft, version: int) -> bool:
+    """Whether an entry on this disk is compressed with a snapshot."""
+    first = replay.place_of(txn, draft, version)
+    entries = replay.read_entries(txn, draft.identity, first + 1)
+    return any(entry.header.dictionary_version == version for entry in entries)
 
 
 def remove_files(
@@ -154,7 +185,7 @@ class BlobSweeper:
             searched = thread.head.tip_sequence, {bytes(row.record.blob_id) for row in old}
             if not old or self._all_named.get(number) == searched:
                 return
-            tip, named = self._find_named(thread)
+            tip, named, read = self._find_named(thread)
             old = [row for row in old if row.record.sha256 not in named]
             if not old and tip == searched[0]:
                 self._all_named[number] = searched
@@ -165,7 +196,7 @@ class BlobSweeper:
             log_damage("blobs left out of a sweep", error)
             return
         for row in old:
-            submit(Write(run=self._remove(thread, row, tip, now_us), background=True, frees_space=True))
+            submit(Write(run=self._remove(thread, row, tip, read, now_us), background=True, frees_space=True))
 
     def _drop_fetched(self, txn: lmdb.Transaction, thread: Thread, now_us: int) -> None:
         """Removes files of a copy that were fetched for readers, and that nobody has read for a day. The archive has
@@ -179,18 +210,20 @@ class BlobSweeper:
             if read_us is not None and not now_us - KEPT_S * SECOND_US <= read_us <= now_us + WRONG_US:
                 files.remove(identity.uid, row.record.blob_id)
 
-    def _find_named(self, thread: Thread) -> tuple[int, set[bytes]]:
-        """Returns the newest sequence, and the blobs that the retained versions up to there name. Raises Corrupt."""
+    def _find_named(self, thread: Thread) -> tuple[int, set[bytes], frozenset[int]]:
+        """Returns the newest sequence, the blobs that the retained versions up to there name, and the snapshots that
+        were read for that. Raises Corrupt."""
         tip, at, named = thread.head.tip_sequence, 0, set[bytes]()
         while at < tip:
             at = self._context.settled(lambda at=at: self._look(thread, at, tip, named))  # type: ignore[misc]
         # After the entries: if a version was pruned meanwhile, its blobs are in a snapshot now.
         with self._context.engine.read() as txn:
-            for version in thread.snapshots:
+            read = thread.snapshots
+            for version in read:
                 if version not in thread.pruned:
                     content, _ = replay.read_snapshot(txn, thread.identity, version)
                     named |= blobs_in_state(from_snapshot(content))
-        return tip, named
+        return tip, named, read
 
     def _look(self, thread: Thread, after: int, tip: int, named: set[bytes]) -> int:
         """Adds the blobs that the next entries name. Returns the sequence of the last entry."""
@@ -224,9 +257,10 @@ class BlobSweeper:
         return blobs_in_edits(replay.parse_edits(edits, identity.name, header.version))
 
     def _remove(
-        self, thread: Thread, doomed: BlobRow, tip: int, now_us: int
+        self, thread: Thread, doomed: BlobRow, tip: int, read: frozenset[int], now_us: int
     ) -> Callable[[lmdb.Transaction, Batch], bool]:
-        """Removes row and file, unless a version since ``tip`` names the blob or it was written again."""
+        """Removes row and file, unless a version since ``tip`` or another snapshot than those that were read may name
+        the blob, or it was written again."""
         identity, context = thread.identity, self._context
 
         def run(txn: lmdb.Transaction, batch: Batch) -> bool:
@@ -234,6 +268,10 @@ class BlobSweeper:
             if draft is None or draft.thread is not thread:
                 return False
             row = find_blob(txn, identity, doomed.record.sha256)
+            if not draft.snapshots <= read:
+                return False
+            if any(number == identity.number for made in list(context.under_way.values()) for number, _ in made):
+                return False  # a snapshot that is being written may name it
             if row is None or row.record.blob_id != doomed.record.blob_id or not _is_old(draft.head, row, now_us):
                 return False
             held = replay.Held()

@@ -8,14 +8,14 @@ the commit leaves a file that no row names, and the next start removes it. No mo
 The methods block, and may be called on any thread. After ``commit`` was queued, only its outcome decides whether the
 file may be discarded. If the outcome is unknown, the file stays.
 
-Copies blobs for a copy of a thread: opens them under the source's key, and seals them under the copy's key.
+Copies blobs for a copy of a thread.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -29,6 +29,7 @@ from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCiphe
 from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
 from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.codec.seal import KEY_BYTES
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     BlobNotFound,
@@ -40,7 +41,7 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.storage.blobfiles import NewBlobFile
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.blobs.blobread import BlobReader, archived_until, elsewhere, note_read
+from stateward_sidecar.store.blobs.blobread import BlobReader, archived_until, elsewhere, missing_file, note_read
 from stateward_sidecar.store.blobs.blobrows import find_blob, get_blob, list_blobs, put_blob, view_blob
 from stateward_sidecar.store.blobs.blobsweep import remove_blob
 from stateward_sidecar.store.journal.admitting import admit, get_same
@@ -62,7 +63,8 @@ class Sealing:
     def __init__(self, context: Context, identity: Identity) -> None:
         self.blob_id = os.urandom(BLOB_ID_BYTES)
         self.size_bytes = 0
-        self._cipher = BlobCipher(identity.cipher, identity.uid, self.blob_id)
+        self._data_key = os.urandom(KEY_BYTES)
+        self._cipher = BlobCipher(self._data_key, self.blob_id)
         self._create = partial(context.blob_files.create, identity.uid, self.blob_id)
         self._file: NewBlobFile | None = None
         self._hash = sha256()
@@ -98,7 +100,7 @@ class Sealing:
         self._file.write(self._cipher.seal_index(self._lengths, self.size_bytes, digest))
         return BlobRecord(
             blob_id=self.blob_id, sha256=digest, size_bytes=self.size_bytes, media_type=media_type,
-            preview=self._preview, stored_bytes=self._file.size_bytes,
+            preview=self._preview, stored_bytes=self._file.size_bytes, data_key=self._data_key,
         )  # fmt: skip
 
     def publish(self) -> None:
@@ -288,25 +290,29 @@ def require_blobs(context: Context, source: Thread, digests: set[bytes] | None =
         raise elsewhere(source, *missing)
 
 
-def copy_blob(context: Context, source: Thread, target: Identity, digest: bytes) -> BlobRecord:
-    """Copies the file of a blob to another thread, durably. The caller puts entry and row.
+def copy_blobs(context: Context, source: Thread, target: Identity, digests: Iterable[bytes]) -> list[BlobRecord]:
+    """Gives a copy of a thread the files of blobs, durably. The caller puts entries and rows.
 
-    Raises DiskFull, Corrupt, or HistoryElsewhere if the file is in the archive only.
+    The copy has the same files with the same keys, so a blob costs nothing but its name. Raises DiskFull, Corrupt, or
+    HistoryElsewhere if a file is in the archive only.
     """
+    with context.engine.read() as txn:
+        records = [_named(txn, source, digest) for digest in digests]
+    for record in records:
+        BlobReader(context, source, record)  # its header and index can be opened
+        try:
+            context.blob_files.duplicate(source.identity.uid, target.uid, record.blob_id, record.stored_bytes)
+        except FileNotFoundError:
+            raise missing_file(context, source, record) from None
+        except Corrupt as error:
+            raise error.locate(source.name) from None
+    if records:
+        context.blob_files.sync_names(target.uid)
+    return records
+
+
+def _named(txn: lmdb.Transaction, source: Thread, digest: bytes) -> BlobRecord:
     try:
-        with context.engine.read() as txn:
-            record = get_blob(txn, source.identity, digest).record
+        return get_blob(txn, source.identity, digest).record
     except BlobNotFound:
         raise Corrupt(f"a version names blob {digest.hex()}, which the thread does not have", source.name) from None
-    reader, sealing = BlobReader(context, source, record), Sealing(context, target)
-    try:
-        with reader.open() as file:
-            for segment in reader.segments(file):
-                sealing.add(segment)
-        copied = sealing.finish(record.media_type)
-        if copied.sha256 != digest:
-            raise Corrupt(f"the content of blob {digest.hex()} has another SHA-256", source.name)
-    except BaseException:
-        sealing.discard()
-        raise
-    return copied

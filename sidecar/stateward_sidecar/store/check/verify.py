@@ -23,7 +23,7 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
 from stateward_sidecar.codec.seal import content_hash
-from stateward_sidecar.codec.snapshot import to_snapshot
+from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.codec.state import EMPTY, StateTree
 from stateward_sidecar.errors import (
     Corrupt,
@@ -310,12 +310,13 @@ class Verifier:
         thread, header = progress.thread, entry.header
         version, parent = header.version, header.parent_version
         fresh = Cache(0)  # read everything from disk: the states in memory prove nothing
+        fresh.source = self._context.cache.source
         stored = None
         if version in thread.snapshots:
             content, digest = replay.read_snapshot(txn, thread.identity, version)
             if digest != header.digest:
                 raise Corrupt("a snapshot belongs to another history")
-            stored = content
+            stored = from_snapshot(content, fresh.source(thread.identity))
         is_base = replay.is_cut(thread, header) or (stored is not None and 0 < parent <= thread.floor_version)
         if is_base:
             tree = replay.state_at(txn, thread, version, fresh)
@@ -331,10 +332,12 @@ class Verifier:
         brought = None if is_base else blobs_in_edits(diff)
         if brought is None or brought:
             check_state_blobs(txn, thread, tree, brought)
-        progress.states[version] = tree
+        # Which entries are in segments is no part of the state. Those of the snapshot are not in memory.
+        is_equal = stored is None or tree == stored
+        progress.states[version] = tree if stored is None else stored
         while len(progress.states) > STATES_KEPT:
             del progress.states[next(iter(progress.states))]
-        if stored is not None and to_snapshot(tree) != stored:
+        if not is_equal:
             raise Corrupt("a snapshot differs from the state that its version has")
 
     def _compare(self, txn: lmdb.Transaction, progress: _Progress, now: Thread) -> Iterator[StatewardError]:

@@ -22,8 +22,9 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobrows import list_blobs
 from stateward_sidecar.store.blobs.blobsweep import other_lines, remove_files
-from stateward_sidecar.store.journal.admitting import check_deletion, check_unchanged, get_draft
+from stateward_sidecar.store.journal.admitting import check_deletion, get_draft
 from stateward_sidecar.store.journal.journal import LOCAL, list_keys, next_place, seal_deletion
+from stateward_sidecar.store.kinds.unchanged import check_unchanged
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows
 from stateward_sidecar.store.thread.threads import Threads
@@ -49,7 +50,7 @@ class Deleter:
                 return DeleteThreadResponse(receipt=Receipt())
             draft = get_draft(self._threads, txn, batch, request)
             check_deletion(self._context, draft, request.options)
-            check_unchanged(draft.head, request)
+            check_unchanged(txn, draft, request)
             is_copy = self._context.archive is not None and draft.thread.access != THREAD_ACCESS_ORPHAN
             self._remove(txn, batch, draft, LOCAL if request.local_only and is_copy else "request")
             return DeleteThreadResponse(receipt=Receipt(uid=draft.identity.uid_text), forks=draft.head.forks)

@@ -27,6 +27,7 @@ from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, QueueFull, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.blobs.blobrows import segments_in_state
 from stateward_sidecar.store.clean.clear import Clearer
 from stateward_sidecar.store.clean.lineage import Lineages, read_uncleared, write_uncleared
 from stateward_sidecar.store.clean.pruneplan import Fall, Plan, Shown, find_falls, find_gone, find_moves
@@ -201,7 +202,9 @@ class Pruner:
             with self._context.engine.read() as txn:
                 digest = replay.read_version(txn, thread, version).header.digest
                 tree = replay.state_at(txn, thread, version, self._context.cache)
-            self._snapshots.store(thread, version, digest, to_snapshot(tree), frees_space=True)
+            self._snapshots.store(
+                thread, version, digest, to_snapshot(tree), named=segments_in_state(tree), frees_space=True
+            )
         now = self.moment(thread.identity.namespace, thread.name)
         with self._context.engine.read() as txn:
             moves = find_moves(txn, now, going, alone) if now is not None else {}

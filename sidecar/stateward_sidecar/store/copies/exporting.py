@@ -35,8 +35,9 @@ from stateward.v1.backup_service_pb2 import (
 from stateward.v1.record_pb2 import StoredRecord
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
-from stateward_sidecar.codec.state import StateTree, unframe
-from stateward_sidecar.errors import BlobNotFound, Fenced, HistoryElsewhere, VersionPruned
+from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.codec.varints import unframe
+from stateward_sidecar.errors import BlobNotFound, Corrupt, Fenced, HistoryElsewhere, VersionPruned
 from stateward_sidecar.store.blobs.blobread import BlobReader
 from stateward_sidecar.store.blobs.blobrows import find_blob, list_blobs, view_blob
 from stateward_sidecar.store.blobs.blobwrite import require_blobs
@@ -108,7 +109,8 @@ class Exporter:
             )  # fmt: skip
         with self._context.engine.read() as txn:
             now = self._thread(txn, request, moment)
-            moment.blobs.extend(row.record for row in list_blobs(txn, now.identity))
+            # The entries of segments are parts of states.
+            moment.blobs.extend(row.record for row in list_blobs(txn, now.identity) if not row.record.is_segment)
             first = next(iter(now.pruned.missing(moment.head.last_version)), 0)
             oldest = replay.read_version(txn, now, first).header.create_time_us if first else 0
         return replace(moment, oldest_time_us=oldest)
@@ -146,11 +148,13 @@ class Exporter:
                     yield ThreadPart(blob_data=segment)
         sent, deleted = Rising(), set[str]()
         for version in moment.pruned.missing(moment.head.last_version):
-            parts = read(partial(self._version, version, sent))
+            parts, tree = read(partial(self._version, version, sent))
             if parts:
                 sent.add(version)
                 deleted.add(parts[0].version.checkpoint.branch)
             yield from parts
+            if tree is not None:  # page by page, because logs may be larger than memory
+                yield from self._state(request, moment, version, tree)
         effects, key = 0, b""
         while page := read(partial(self._effects, key)):
             key = page[-1][0]
@@ -175,6 +179,22 @@ class Exporter:
         end.effects, end.records, end.entries = effects, records, entries
         yield ThreadPart(end=end)
 
+    def _state(
+        self, request: ExportThreadRequest, moment: _Moment, version: int, tree: StateTree
+    ) -> Iterator[ThreadPart]:
+        """Yields a state in pages. Raises VersionPruned if it was pruned meanwhile, and its segments with it."""
+        try:
+            yield from (ThreadPart(state=page) for page in _pages(tree))
+        except Corrupt:
+            with self._context.engine.read() as txn:
+                now = self._thread(txn, request, moment)
+            if version not in now.pruned:
+                raise
+            raise VersionPruned(
+                f"version {version} of thread {now.name!r} was pruned while it was exported; export the thread again",
+                thread=now.name, version=version,
+            ) from None  # fmt: skip
+
     def _reader(self, thread: Thread, record: BlobRecord) -> BlobReader:
         try:
             return BlobReader(self._context, thread, record)
@@ -192,10 +212,12 @@ class Exporter:
 
         return self._context.settled(run)
 
-    def _version(self, version: int, sent: Rising, txn: lmdb.Transaction, thread: Thread) -> list[ThreadPart]:
-        """Returns the parts of a version; none if it was pruned."""
+    def _version(
+        self, version: int, sent: Rising, txn: lmdb.Transaction, thread: Thread
+    ) -> tuple[list[ThreadPart], StateTree | None]:
+        """Returns the parts of a version, none if it was pruned; and the state that follows, if one does."""
         if version in thread.pruned:
-            return []
+            return [], None
         identity, cache = thread.identity, self._context.cache
         entry = replay.read_version(txn, thread, version)
         metadata = replay.open_metadata(identity, entry)
@@ -208,14 +230,14 @@ class Exporter:
         if shown.whole:
             tree = replay.state_at(txn, thread, version, cache)
             shown.retired_logs.update(tree.retired)
-            return [ThreadPart(version=shown), *(ThreadPart(state=page) for page in _pages(tree))]
+            return [ThreadPart(version=shown)], tree
         diff = replay.parse_edits(replay.read_edits(txn, identity, entry, cache), thread.name, version)
         parts = [ThreadPart(version=shown)]
         for edit in diff.edits:
             if parts[-1].WhichOneof("part") != "diff" or parts[-1].ByteSize() > MESSAGE_BYTES:
                 parts.append(ThreadPart())
             parts[-1].diff.edits.append(edit)
-        return parts
+        return parts, None
 
     def _effects(self, after: bytes, txn: lmdb.Transaction, thread: Thread) -> list[tuple[bytes, BackupEffect]]:
         identity, found, size = thread.identity, list[tuple[bytes, BackupEffect]](), 0

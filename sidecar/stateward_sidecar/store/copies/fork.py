@@ -36,7 +36,7 @@ from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_state
-from stateward_sidecar.store.blobs.blobwrite import copy_blob, require_blobs
+from stateward_sidecar.store.blobs.blobwrite import copy_blobs, require_blobs
 from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.copies.hidden import Hidden, HiddenVersion
 from stateward_sidecar.store.items.recordputs import ENTRY_VALUES_BYTES
@@ -318,12 +318,16 @@ class Forker:
         self, request: ForkThreadRequest, source: Thread, copy: Hidden, named: set[bytes], time_us: int = 0
     ) -> None:
         """Copies the blobs that a version names, before the version itself. ``time_us``: the time of the version."""
-        if named:
-            require_blobs(self._context, source, named)
-        for digest in sorted(named):
-            record = copy_blob(self._context, source, copy.draft.identity, digest)
+        if not named:
+            return
+        require_blobs(self._context, source, named)
+        for record in copy_blobs(self._context, source, copy.draft.identity, sorted(named)):
+            is_first = not copy.draft.head.tip_sequence
             content = self._content(request, source, copy, EntryMetadata(blob=record))
-            copy.put(copy.blob(record, content, time_us))
+            if is_first:  # it describes the copy, and the next one must not
+                copy.put(copy.blob(record, content, time_us))
+            else:
+                copy.later(copy.blob(record, content, time_us))
 
     def _reveal(self, request: ForkThreadRequest, source: Thread, copy: Hidden, version: int) -> ThreadMessage:
         def settle(head: ThreadHead) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stateward.storage.v1.journal_pb2 import BlobRecord, CheckpointBody, EntryMetadata
 from stateward.v1.backup_service_pb2 import BackupBlob, BackupVersion
@@ -13,18 +13,22 @@ from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.edits import Named, apply_edits, check_state, check_stored_diff
+from stateward_sidecar.codec.entries import EMPTY_ENTRIES
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.snapshot import to_snapshot
-from stateward_sidecar.codec.state import EMPTY, StateTree, from_message
+from stateward_sidecar.codec.state import EMPTY, LogState, StateTree, byte_length, has_segments, resident_bytes
+from stateward_sidecar.codec.varints import frame
 from stateward_sidecar.errors import EditConflict, InvalidField, StateTooLarge
 from stateward_sidecar.store.blobs.blobwrite import Sealing
+from stateward_sidecar.store.blobs.segments import has_due, is_due, seal_segments
 from stateward_sidecar.store.copies.hidden import Hidden, HiddenVersion
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Rising
 from stateward_sidecar.store.thread.thread import MAIN
 from stateward_sidecar.store.versions.branches import describe_numbers
-from stateward_sidecar.store.versions.snapshots import WEIGHT_MIN_BYTES
+from stateward_sidecar.store.versions.make import check_size
+from stateward_sidecar.store.versions.snapshots import WEIGHT_MIN_BYTES, WEIGHT_SEALED_BYTES
 
 # How many states and dictionaries are kept for later versions. Another state is read back from disk; another dictionary
 # is not used. The newest state stays, however large it is.
@@ -98,6 +102,50 @@ class IncomingBlobs:
             self._sealing.discard()
 
 
+class IncomingState:
+    """Receives a state in pages. Of a long log only the newest entries stay in memory."""
+
+    def __init__(self, context: Context, hidden: Hidden) -> None:
+        self._context = context
+        self._hidden = hidden
+        self._slots = dict[str, bytes]()
+        self._logs = dict[str, LogState]()
+        self._slots_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of it is in memory."""
+        return self._slots_bytes + sum(log.entries.loose_bytes for log in self._logs.values())
+
+    def add(self, page: State) -> None:
+        """Adds a page. Raises DiskFull."""
+        for name, value in page.slots.items():
+            self._slots_bytes += byte_length(name) + value.ByteSize()
+            self._slots[name] = value.SerializeToString()
+        for name, log in page.logs.items():
+            known = self._logs.get(name) or LogState(log.first_index, EMPTY_ENTRIES, log.rewritten_version)
+            entries = known.entries.append_many([frame(value.SerializeToString()) for value in log.entries])
+            self._logs[name] = LogState(known.first_index, entries, known.rewritten_version)
+            if is_due(entries):
+                tree = StateTree.of({}, {name: self._logs[name]}, {})
+                self._logs[name] = seal_hidden(self._context, self._hidden, tree).logs[name]
+
+    def tree(self, retired: Mapping[str, int]) -> StateTree:
+        """Returns the state so far."""
+        return StateTree.of(self._slots, self._logs, dict(retired))
+
+
+def seal_hidden(context: Context, hidden: Hidden, tree: StateTree) -> StateTree:
+    """Makes segments of the older entries of logs that have grown. A snapshot must name them before the thread is seen.
+    Raises DiskFull."""
+    identity = hidden.draft.identity
+    sealed = seal_segments(context, identity, tree, context.cache.source(identity))
+    for record in sealed.records:
+        hidden.later(hidden.blob(record, draft_content(EntryMetadata(blob=record)), hidden.draft.head.update_time_us))
+    hidden.flush()
+    return sealed.tree
+
+
 class IncomingVersions:
     """Receives versions in ascending order. A version is complete when the next part of another kind comes."""
 
@@ -107,7 +155,7 @@ class IncomingVersions:
         self._hidden = hidden
         self._blobs = blobs
         self._open: BackupVersion | None = None
-        self._content: State | Diff = Diff()
+        self._content: IncomingState | Diff = Diff()
         self._content_bytes = 0
         self._named: list[Named] = []  # the blobs that the content so far names
         self._trees: dict[int, StateTree] = {}
@@ -131,23 +179,19 @@ class IncomingVersions:
                 f"is {parent} for version {shown.version}; this parent was "
                 + ("received, so edits must follow" if version.whole else "not received, so a whole state must follow"),
             )
-        self._open, self._content, self._content_bytes = version, State() if version.whole else Diff(), 0
+        self._open, self._content_bytes = version, 0
+        self._content = IncomingState(self._context, self._hidden) if version.whole else Diff()
         self._named = []
 
     def add_state(self, page: State) -> None:
         """Adds a page of the open version's state. Raises InvalidField, StateTooLarge."""
         state = self._content
-        if self._open is None or not isinstance(state, State):
+        if self._open is None or not isinstance(state, IncomingState):
             raise InvalidField("parts.state", "must follow a version with `whole`")
-        self._count(page.ByteSize())
         self._named += check_state(page, "parts.state")
-        for name, value in page.slots.items():
-            state.slots[name].CopyFrom(value)
-        for name, log in page.logs.items():
-            if name in state.logs:
-                state.logs[name].entries.extend(log.entries)
-            else:
-                state.logs[name].CopyFrom(log)
+        state.add(page)
+        self._content_bytes = 0
+        self._count(state.held_bytes)
 
     def add_diff(self, page: Diff) -> None:
         """Adds edits of the open version. Raises InvalidField, StateTooLarge."""
@@ -187,8 +231,7 @@ class IncomingVersions:
         if isinstance(content, Diff):
             describe_numbers(body, content, tree)
         del content
-        if tree.size_bytes > self._context.limits.state_bytes:
-            raise StateTooLarge(tree.size_bytes, self._context.limits.state_bytes)
+        check_size(tree, self._context.limits.state_bytes)
         if shown.edit_bytes != len(edits):
             body.sent_bytes = shown.edit_bytes
         metadata = EntryMetadata(
@@ -200,7 +243,9 @@ class IncomingVersions:
         time_us = max(min(shown.create_time.ToMicroseconds(), self._now_us), 1)
         made = HiddenVersion(number, parent, body, stored, time_us, whole=version.whole)
         snapshot = b""
-        if version.whole or self._is_due(name, len(stored.packed_edits)):
+        if version.whole or has_due(tree) or self._is_due(name, len(stored.packed_edits), tree):
+            if has_due(tree):
+                tree = seal_hidden(self._context, self._hidden, tree)
             snapshot = to_snapshot(tree)
             made.snapshot = parts.pack_snapshot(snapshot)
         self._hidden.later(self._hidden.version(made), made.size_bytes)
@@ -216,12 +261,11 @@ class IncomingVersions:
             while len(self._dictionaries) > KEPT:
                 del self._dictionaries[next(iter(self._dictionaries))]
 
-    def _apply(self, version: BackupVersion, content: State | Diff) -> tuple[StateTree, bytes]:
+    def _apply(self, version: BackupVersion, content: IncomingState | Diff) -> tuple[StateTree, bytes]:
         """Returns the state of a version, and the edits to store."""
         number = version.checkpoint.version
-        if isinstance(content, State):
-            tree = from_message(content)
-            return StateTree.of(tree.slots, tree.logs, dict(version.retired_logs)), b""
+        if isinstance(content, IncomingState):
+            return content.tree(version.retired_logs), b""
         try:
             tree = apply_edits(self._tree(version.checkpoint.parent_version), content, number)
         except EditConflict as error:
@@ -242,14 +286,15 @@ class IncomingVersions:
     def _keep(self, version: int, tree: StateTree) -> None:
         self._trees[version] = tree
         while len(self._trees) > 1 and (
-            len(self._trees) > KEPT or sum(each.size_bytes for each in self._trees.values()) > KEPT_BYTES
+            len(self._trees) > KEPT or sum(map(resident_bytes, self._trees.values())) > KEPT_BYTES
         ):
             del self._trees[next(iter(self._trees))]
 
-    def _is_due(self, name: str, packed_bytes: int) -> bool:
+    def _is_due(self, name: str, packed_bytes: int, tree: StateTree) -> bool:
         """Returns whether a snapshot of this version is due, by weight as in ``snapshots.py``."""
         weight = self._weights[name] = self._weights.get(name, 0) + replay.entry_weight(packed_bytes)
-        return weight >= max(self._snapshots.get(name, 0), WEIGHT_MIN_BYTES)
+        least = WEIGHT_SEALED_BYTES if has_segments(tree) else WEIGHT_MIN_BYTES
+        return weight >= max(self._snapshots.get(name, 0), least)
 
 
 def _body(version: BackupVersion) -> CheckpointBody:

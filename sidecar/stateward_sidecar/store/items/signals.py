@@ -22,11 +22,11 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.errors import QuotaExceeded, StaleAnswer
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal import replay
-from stateward_sidecar.store.journal.admitting import check_unchanged
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.journal.opening import begin_change
 from stateward_sidecar.store.journal.views import receipt_of
 from stateward_sidecar.store.kinds.signal import SIGNAL, put_signals, view_signal
+from stateward_sidecar.store.kinds.unchanged import check_unchanged
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
@@ -62,7 +62,7 @@ class Signals:
                     create_time_us=entry.header.create_time_us,
                 )  # fmt: skip
                 return _answer(txn, draft, row, replayed=True)
-            check_unchanged(draft.head, request)
+            check_unchanged(txn, draft, request)
             answered = check_answer(draft, request, sent.parts)
             _check_room(draft, request)
             record = SignalRecord(

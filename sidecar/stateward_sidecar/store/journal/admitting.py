@@ -26,8 +26,6 @@ import lmdb
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward.storage.v1.journal_pb2 import LeaseRecord
 from stateward.v1.checkpoint_service_pb2 import LeaseGuard
-from stateward.v1.signal_service_pb2 import SendSignalRequest
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import LeaseHeld, StatewardError, UidMismatch, VersionMismatch
 from stateward_sidecar.storage.queue import Batch
@@ -150,18 +148,6 @@ def check_main(draft: ThreadDraft, options: WriteOptions) -> None:
             f"thread {head.thread!r} is at", head.main_version, head.main_digest, options.expected_version,
             options.expected_digest, thread=head.thread,
         )  # fmt: skip
-
-
-def check_unchanged(head: ThreadHead, request: DeleteThreadRequest | SendSignalRequest) -> None:
-    """Raises VersionMismatch if the journal has another newest entry than the one that was shown."""
-    expected, digest, name = request.expected_sequence, request.expected_sequence_digest, head.thread
-    if not expected or (expected == head.tip_sequence and digest in (b"", bytes(head.tip_digest))):
-        return
-    wanted = f"entry {expected}" + (" with another digest" if expected == head.tip_sequence else "")
-    raise VersionMismatch(
-        f"the journal of thread {name!r} ends with entry {head.tip_sequence}, but {wanted} was expected", thread=name,
-        current_version=head.main_version, current_digest=head.main_digest.hex(),
-    )
 
 
 _COUNTER_BITS = 32

@@ -60,6 +60,11 @@ class Kind:
     is_loose = False
     """Whether its entries say only what rows or the head say, too. A sweep removes them."""
 
+    def is_own(self, metadata: EntryMetadata) -> bool:
+        """Whether the daemon made such an entry by itself, so that nobody need be asked again about the thread."""
+        del metadata
+        return False
+
     def removed(self, pruned: Pruned) -> Ranges:
         """The sequences of its entries that count for nothing. Versions are asked for by their numbers."""
         return pruned.loose if self.is_loose else NOTHING

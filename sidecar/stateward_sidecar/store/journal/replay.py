@@ -248,7 +248,7 @@ def state_and_base(
         if at in thread.snapshots:
             try:
                 content, digest = read_snapshot(txn, identity, at)
-                tree = from_snapshot(content)
+                tree = from_snapshot(content, cache.source(identity))
                 check_line(txn, thread, at, digest)
             except (Corrupt, DecodeError) as error:
                 raise _unreadable(error, identity.name, at) from None

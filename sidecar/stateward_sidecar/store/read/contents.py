@@ -14,7 +14,7 @@ import lmdb
 
 from stateward.v1.checkpoint_pb2 import Checkpoint
 from stateward.v1.checkpoint_service_pb2 import CheckpointContent, ListCheckpointsRequest
-from stateward_sidecar.codec.diff import find_step
+from stateward_sidecar.codec.diff import find_step, unshared_bytes
 from stateward_sidecar.codec.pages import Selection, page, project, selection_of
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.store.items.effectlist import EffectList
@@ -85,7 +85,8 @@ class Contents:
 def _own_bytes(tree: StateTree, before: StateTree) -> int:
     """Returns about how many bytes a state does not share with the one that it was made from, besides its edits."""
     slots = (len(value) for name, value in tree.slots.items() if before.slots.get(name) is not value)
-    logs = (8 * len(log.entries) for name, log in tree.logs.items() if before.logs.get(name) is not log)
+    changed = (log.entries for name, log in tree.logs.items() if before.logs.get(name) is not log)
+    logs = (8 * entries.loose_count + entries.runs.loose_bytes for entries in changed)
     return sum(slots) + sum(logs)
 
 
@@ -97,7 +98,7 @@ def _add_state(
     Returns what the reader has then; None if the state is left out because it is too large.
     """
     shown = project(tree, selection)
-    if before is not None:
+    if before is not None and unshared_bytes(before, shown) <= PAGE_BYTES:
         diff, rewritten = find_step(before, shown)
         if diff.ByteSize() <= min(shown.size_bytes, PAGE_BYTES):
             content.diff.CopyFrom(diff)

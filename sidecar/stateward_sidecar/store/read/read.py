@@ -25,11 +25,12 @@ from stateward.v1.checkpoint_service_pb2 import (
 from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
-from stateward_sidecar.codec.diff import diff_trees
-from stateward_sidecar.codec.pages import END, Page, Position, Selection, page, selection_of
+from stateward_sidecar.codec.diff import diff_trees, unshared_bytes
+from stateward_sidecar.codec.pages import END, Page, Position, Selection, needs_segments, page, selection_of
 from stateward_sidecar.codec.seal import DIGEST_BYTES
-from stateward_sidecar.codec.state import EMPTY, StateTree, varint
-from stateward_sidecar.errors import Fenced, InvalidField
+from stateward_sidecar.codec.state import EMPTY, StateTree, has_segments, resident_bytes
+from stateward_sidecar.codec.varints import varint
+from stateward_sidecar.errors import Fenced, InvalidField, StateTooLarge
 from stateward_sidecar.store.items.effectlist import EffectList, Place, pack_place, place_of, take_fitting, unpack_place
 from stateward_sidecar.store.items.signals import list_signals
 from stateward_sidecar.store.journal import replay
@@ -76,6 +77,12 @@ class Found:
     effects: Iterable[RecordedEffect] = ()
     signals_after: int | None = None
 
+    def selection(self, request: HydrateRequest) -> Selection:
+        """The part of the state that is shown."""
+        if self.since is not None:
+            return self.since.selection
+        return selection_of(request.projection if request.HasField("projection") else None)
+
 
 class Reader:
     """The reading verbs."""
@@ -98,12 +105,12 @@ class Reader:
             # Memory shows a version after its commit. So effects of the same commit are in this later transaction.
             with self._context.engine.read() as txn:
                 found = found or self._find(txn, request)
-                if found.tree.size_bytes <= HOT_BYTES_MAX and _shows_effects(request, found):
+                if _is_quick(request, found) and _shows_effects(request, found):
                     few = self._effects.few_of_version(txn, found.thread, found.facts.body.checkpoint_id)
                     if few is None:
                         return None
                     found.effects = few
-        return found if found.tree.size_bytes <= HOT_BYTES_MAX else None
+        return found if _is_quick(request, found) else None
 
     def _is_near(self, request: HydrateRequest) -> bool:
         """Whether a request names a known version shortly before a head that is in memory."""
@@ -114,7 +121,7 @@ class Reader:
         if thread is None or branch is None or branch.version - request.known_version > HOT_VERSIONS_MAX:
             return False
         tree = self._context.cache.state(thread.number, branch.version)
-        return tree is not None and tree.size_bytes <= HOT_BYTES_MAX
+        return tree is not None and resident_bytes(tree) <= HOT_BYTES_MAX
 
     def cold_bytes(self, request: HydrateRequest) -> int:
         """Returns about how many bytes any other hydrate needs: its page, and snapshot and edits of its state."""
@@ -141,10 +148,7 @@ class Reader:
         ``max_bytes``: a limit below the one of the request, in bytes; 0 = the limit of the request.
         """
         thread, facts, since = found.thread, found.facts, found.since
-        if since is None:
-            selection = selection_of(request.projection if request.HasField("projection") else None)
-        else:
-            selection = since.selection
+        selection = found.selection(request)
         start, page_bytes = hydrate_start(thread, facts), max_bytes or paging.page_bytes(request.max_bytes)
         if len(start) > START_BYTES_FREE:  # metadata may have 1 MiB, and is on every page
             page_bytes = max(page_bytes - len(start), page_bytes // 4)
@@ -360,7 +364,11 @@ class Reader:
             digests = [answer.base.digest or _NO_DIGEST, answer.target.digest]
             if pinned and pinned != digests:
                 raise _gone()
-            edits = diff_trees(before, replay.state_at(txn, thread, new, context.cache)).edits
+            after = replay.state_at(txn, thread, new, context.cache)
+            if (size := unshared_bytes(before, after)) > context.limits.state_bytes:
+                text = f"the versions differ in logs of {size:,} bytes; read the logs themselves (ReadLog)"
+                raise StateTooLarge(size, context.limits.state_bytes, text)
+            edits = diff_trees(before, after).edits
         size, limit = 0, paging.page_bytes(request.max_bytes)
         for index in range(start, len(edits)):
             size += edits[index].ByteSize() + 8
@@ -388,6 +396,13 @@ def _add_signals(answer: HydrateResponse, cut: Page, found: Found, page_bytes: i
     shown, has_more = list_signals(found.thread.signals, after, room_bytes, is_alone=is_alone)
     answer.signals.extend(shown)
     return _SIGNALS + _SEQUENCE.pack(shown[-1].sequence if shown else after) if has_more else b""
+
+
+def _is_quick(request: HydrateRequest, found: Found) -> bool:
+    """Whether the event loop may make the page: little of the state is in memory, and no segment is read."""
+    if found.tree.size_bytes <= HOT_BYTES_MAX and not has_segments(found.tree):
+        return True
+    return resident_bytes(found.tree) <= HOT_BYTES_MAX and not needs_segments(found.tree, found.selection(request))
 
 
 def _shows_effects(request: HydrateRequest, found: Found) -> bool:

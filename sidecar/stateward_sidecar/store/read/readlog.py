@@ -1,7 +1,8 @@
 """Reads a log: a page of entries from an index on, at one version.
 
-A page is joined from the frames in the state: elements of ``Log.entries`` and of ``ReadLogResponse.entries`` have the
-same tag. If the state is in memory, the cost depends on the page and not on the length of the log.
+A page is joined from frames of the state: elements of ``Log.entries`` and of ``ReadLogResponse.entries`` have the
+same tag. If the state is in memory, the cost depends on the page and not on the length of the log:
+older entries are in segments, of which only those that the page shows are read.
 
 ``rewritten_version`` tells a reader that folds the entries to start again. A deleted log is reported as rewritten by
 the version that is shown: the state records the real version only when a log of that name is made again, and the reader
@@ -15,13 +16,14 @@ with its digest, and learns whether the history still has it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 
 import lmdb
 
 from stateward.v1.checkpoint_service_pb2 import ReadLogRequest, ReadLogResponse
+from stateward_sidecar.codec.entries import EMPTY_ENTRIES
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.codec.state import EMPTY_ENTRIES, LogState, StateTree
+from stateward_sidecar.codec.pages import take_fitting
+from stateward_sidecar.codec.state import LogState, StateTree
 from stateward_sidecar.errors import StateTooLarge
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import other_creation
@@ -80,7 +82,12 @@ class LogReader:
         thread = self._threads.cached(request.namespace, request.thread)
         if thread is None or request.HasField("version") or request.max_bytes > PAGE_BYTES:
             return False
-        return self._context.cache.state(thread.number, self.head(request)) is not None
+        tree = self._context.cache.state(thread.number, self.head(request))
+        if tree is None:
+            return False
+        log = tree.logs.get(request.log)
+        count = log.entries.runs.count if log is not None else 0
+        return log is None or not count or request.from_index >= log.first_index + count
 
     def page_bytes(self, request: ReadLogRequest) -> int:
         """Returns the largest possible size of the page, in bytes: the requested limit, or less for a short log."""
@@ -114,7 +121,9 @@ class LogReader:
         index = max(request.from_index, log.first_index)
         at = index - log.first_index
         room_bytes = min(page_bytes(request.max_bytes), ENTRY_BYTES_MAX)
-        frames = _fitting(log.entries[at : at + (request.page_size or ENTRIES)], room_bytes)
+        count = len(log.entries)
+        shown = log.entries.frames(min(at, count), min(at + (request.page_size or ENTRIES), count))
+        frames, _ = take_fitting(shown, room_bytes)
         if frames and len(frames[0]) > ENTRY_BYTES_MAX:
             text = (
                 f"entry {index} of log {request.log!r} has {len(frames[0])} bytes, too many for this call; read it "
@@ -161,9 +170,3 @@ def _find_log(tree: StateTree, name: str, version: int) -> LogState:
     if found is None and name in tree.retired:
         return LogState(tree.retired[name], EMPTY_ENTRIES, version)
     return found if found is not None else LogState(0, EMPTY_ENTRIES)
-
-
-def _fitting(items: list[bytes], room_bytes: int) -> list[bytes]:
-    """Returns the first frames, as many as fit; at least one if there is any."""
-    count = sum(1 for total in accumulate(map(len, items)) if total <= room_bytes)
-    return items[: max(count, 1)]

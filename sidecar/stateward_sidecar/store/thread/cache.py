@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stateward.storage.v1.journal_pb2 import CheckpointBody, EffectRecord, EntryHeader
 from stateward.v1.checkpoint_pb2 import Durability
 from stateward_sidecar.codec.compress import Dictionary, dictionary_bytes
-from stateward_sidecar.codec.state import StateTree
+from stateward_sidecar.codec.entries import Runs, Source
+from stateward_sidecar.codec.state import LogState, StateTree, resident_bytes
 from stateward_sidecar.measures import StoreMeasures
 from stateward_sidecar.store.thread.recordorder import OrderChange, RecordOrder, RecordOrders
 
@@ -114,7 +115,46 @@ class EffectOrder:
 Key = tuple[str, int, Hashable]
 # Changes of records, and the sum of the records before and after them.
 MissedChange = tuple[Sequence[OrderChange], bytes, bytes]
-Item = StateTree | Dictionary | Facts | EffectOrder | RecordOrders
+
+
+class SegmentFrames(NamedTuple):
+    """The entries of a segment."""
+
+    frames: Sequence[bytes]
+
+
+# So many segments are kept.
+SEGMENTS_MAX = 8
+
+
+class Sealing:
+    """A state whose older entries become segments, and the versions that are made from it meanwhile."""
+
+    __slots__ = ("runs", "tree", "versions")
+
+    def __init__(self, version: int, tree: StateTree) -> None:
+        self.tree = tree
+        self.versions = {version}
+        self.runs: dict[str, Runs] | None = None
+        """By name of the log, once a snapshot names them."""
+
+    def apply(self, tree: StateTree) -> StateTree:
+        """Returns a state of one of the versions with its entries in segments, as far as it has them."""
+        logs, runs = dict(tree.logs), self.runs or {}
+        for name, sealed in runs.items():
+            log, before = logs.get(name), self.tree.logs[name]
+            if log is None or log.first_index != before.first_index:
+                continue
+            if log.entries.is_continued(before.entries) and sealed.count <= len(log.entries):
+                logs[name] = LogState(log.first_index, log.entries.with_runs(sealed), log.rewritten_version)
+        return StateTree(tree.slots, logs, tree.retired, tree.size_bytes)
+
+
+Item = StateTree | Dictionary | Facts | EffectOrder | RecordOrders | SegmentFrames | Sealing
+
+
+def _no_source(identity: Any) -> Source:
+    raise AssertionError(f"nothing reads the segments of {identity}")
 
 
 class Cache:
@@ -128,6 +168,9 @@ class Cache:
         self._items: OrderedDict[Hashable, tuple[Item, int]] = OrderedDict()
         # By thread: what commits changed since somebody began to make the order of its records.
         self._awaited: dict[int, list[list[MissedChange]]] = {}
+        self._segments = deque[Key]()
+        # Returns what reads the segments of a thread, given its identity. Set by the store.
+        self.source: Callable[[Any], Source] = _no_source
         self._lock = threading.Lock()
 
     def state(self, thread: int, version: int) -> StateTree | None:
@@ -157,10 +200,65 @@ class Cache:
         """Keeps state and facts of a version that was just saved, and forgets those of the head before it, which are
         rarely read again. ``old``: version and digest of that head."""
         header = facts.header
-        tree_bytes, facts_bytes = state_bytes(tree), 2 * facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
+        facts_bytes = 2 * facts.body.ByteSize() + FACTS_OVERHEAD_BYTES
         with self._lock:
+            if (held := self._items.get(("sealing", thread, 0))) is not None and isinstance(held[0], Sealing):
+                tree = self._sealed(thread, held[0], header, tree)
+            tree_bytes = state_bytes(tree)
             self._put_locked(("state", thread, header.version), tree, tree_bytes, ("state", thread, old[0]))
             self._put_locked(("facts", thread, header.digest), facts, facts_bytes, ("facts", thread, old[1]))
+
+    def _sealed(self, thread: int, sealing: Sealing, header: EntryHeader, tree: StateTree) -> StateTree:
+        """Returns the state of a new version with segments in place of the entries that became segments meanwhile."""
+        if header.parent_version not in sealing.versions:
+            return tree
+        sealing.versions.add(header.version)
+        if sealing.runs is None:
+            return tree
+        found = sealing.apply(tree)
+        if all(log is tree.logs[name] for name, log in found.logs.items()):  # it was made from segments, or cut
+            self._pop(("sealing", thread, 0))
+        return found
+
+    def begin_sealing(self, thread: int, version: int, tree: StateTree) -> Sealing:
+        """Notes that the older entries of a state become segments. ``end_sealing`` or ``drop_sealing`` follows."""
+        sealing = Sealing(version, tree)
+        self._put(("sealing", thread, 0), sealing, state_bytes(tree))
+        return sealing
+
+    def end_sealing(self, thread: int, sealing: Sealing, runs: dict[str, Runs]) -> None:
+        """Puts segments into the states in memory. A snapshot on the disk names them, so they stay."""
+        with self._lock:
+            sealing.runs = runs
+            held = self._items.get(("sealing", thread, 0))
+            if held is None or held[0] is not sealing:
+                return
+            for version in sealing.versions:
+                state = self._items.get(("state", thread, version))
+                if state is not None and isinstance(state[0], StateTree):
+                    found = sealing.apply(state[0])
+                    self._put_locked(("state", thread, version), found, state_bytes(found))
+
+    def drop_sealing(self, thread: int, sealing: Sealing) -> None:
+        """Forgets a sealing that failed."""
+        with self._lock:
+            held = self._items.get(("sealing", thread, 0))
+            if held is not None and held[0] is sealing:
+                self._pop(("sealing", thread, 0))
+
+    def segment(self, thread: int, digest: bytes) -> Sequence[bytes] | None:
+        """Returns the entries of a segment; None if they are not cached."""
+        found = self._get(("segment", thread, digest))
+        return found.frames if isinstance(found, SegmentFrames) else None
+
+    def put_segment(self, thread: int, digest: bytes, frames: Sequence[bytes], size_bytes: int) -> None:
+        """Keeps the entries of a segment, beside those of a few others: who reads many reads each once."""
+        key: Key = ("segment", thread, digest)
+        with self._lock:
+            self._put_locked(key, SegmentFrames(frames), size_bytes + ENTRY_OVERHEAD_BYTES * len(frames))
+            self._segments.append(key)
+            if len(self._segments) > SEGMENTS_MAX:
+                self._pop(self._segments.popleft())
 
     def drop_state(self, thread: int, version: int) -> None:
         """Forgets a state."""
@@ -245,12 +343,17 @@ class Cache:
         """Keeps a dictionary."""
         self._put(("dictionary", thread, dictionary.version), dictionary, dictionary.size_bytes)
 
+    def drop_dictionary(self, thread: int, version: int) -> None:
+        """Forgets a dictionary that is rarely used again."""
+        with self._lock:
+            self._pop(("dictionary", thread, version))
+
     def fit_together(self, tree: StateTree) -> bool:
         """Returns whether a state and the dictionary made from it fit into the cache together.
 
         If they do not, they push each other out with every save, and every save has to read both again.
         """
-        return state_bytes(tree) + dictionary_bytes(tree.size_bytes) <= self.limit_bytes
+        return state_bytes(tree) + dictionary_bytes(resident_bytes(tree)) <= self.limit_bytes
 
     def drop_thread(self, thread: int) -> None:
         """Forgets everything of a thread."""
@@ -294,5 +397,5 @@ def state_bytes(tree: StateTree) -> int:
     """Returns about how many bytes a state takes in memory."""
     entries = len(tree.slots)
     for log in tree.logs.values():
-        entries += len(log.entries)
-    return tree.size_bytes + ENTRY_OVERHEAD_BYTES * (entries + 8)
+        entries += log.entries.loose_count
+    return resident_bytes(tree) + ENTRY_OVERHEAD_BYTES * (entries + 8)

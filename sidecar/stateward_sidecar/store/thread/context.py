@@ -119,6 +119,9 @@ class Context:
     under_way: dict[object, set[tuple[int, int]]] = field(default_factory=dict)
     # Takes bytes from the memory budget; returns a function that gives them back. For large background tasks.
     reserve: Callable[[int], Callable[[], None]] = lambda _: _give_nothing_back
+    # Called when a save is refused because too many entries of logs are in memory, with the thread, the branch, and the
+    # version and state that it was to be made from. They become segments.
+    on_crowded: Callable[[Any, str, int, Any], None] = lambda *_: None
     # Numbers of the threads whose keys were missing at the start.
     keyless: frozenset[int] = frozenset()
     # True if the data ever belonged to an archive, even if none is configured now.

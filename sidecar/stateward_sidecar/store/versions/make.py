@@ -7,6 +7,7 @@ base has changed meanwhile and the save is unconditional.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import lmdb
 
@@ -17,6 +18,7 @@ from stateward.storage.v1.journal_pb2 import (
     ThreadCreation,
 )
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.diff_pb2 import Diff
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.diff import find_changes, read_state, shrink
 from stateward_sidecar.codec.draft import apply_changes, sent_bytes
@@ -24,10 +26,8 @@ from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.pieces import count_bytes, encode
-from stateward_sidecar.codec.state import EMPTY, StateTree
-from stateward_sidecar.errors import (
-    StateTooLarge,
-)
+from stateward_sidecar.codec.state import EMPTY, StateTree, counted_bytes, has_segments, resident_bytes
+from stateward_sidecar.errors import QueueFull, StateTooLarge
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.requests import hash_request
 from stateward_sidecar.store.journal.telling import mark, show_told, take_early
@@ -45,6 +45,47 @@ from stateward_sidecar.store.versions.branches import (
 SAVES_BEFORE_DICTIONARY = 4
 
 
+# Edits that may have to read entries of a log.
+_READING = frozenset(("replace_entry", "trim_log"))
+LOG_BYTES_MAX = 64 << 30
+# So many times as much as a state may have may be in memory while entries become segments.
+CROWDED = 2
+
+
+def check_size(tree: StateTree, limit_bytes: int, *, may_crowd: bool = False) -> None:
+    """Raises StateTooLarge if a state is larger than allowed, or one of its logs. Segments do not count for the state,
+    nor do entries that become segments soon. Raises QueueFull if too many of these are in memory, unless
+    ``may_crowd``."""
+    if tree.size_bytes <= limit_bytes:
+        return
+    counted = counted_bytes(tree)
+    if counted > limit_bytes:
+        raise StateTooLarge(counted, limit_bytes)
+    for name, log in tree.logs.items():
+        if log.entries.size_bytes > LOG_BYTES_MAX:
+            text = f"log {name!r} would have {log.entries.size_bytes:,} bytes, more than {LOG_BYTES_MAX:,}"
+            raise StateTooLarge(log.entries.size_bytes, LOG_BYTES_MAX, text)
+    held = resident_bytes(tree)
+    if held > CROWDED * limit_bytes and not may_crowd:
+        raise QueueFull(f"{held:,} bytes of entries wait to leave memory; try again in a moment", queued=held)
+
+
+def check_opened(tree: StateTree, diff: Diff, limit_bytes: int) -> None:
+    """Raises StateTooLarge if edits replace entries in so many segments that memory has no room for these."""
+    if not has_segments(tree):
+        return
+    opened = dict[tuple[str, int], int]()
+    for edit in diff.edits:
+        log = tree.logs.get(edit.replace_entry.log) if edit.WhichOneof("edit") == "replace_entry" else None
+        at = edit.replace_entry.index - log.first_index if log is not None else -1
+        if log is not None and 0 <= at < log.entries.runs.count:
+            number, _ = log.entries.runs.find(at)
+            opened[edit.replace_entry.log, number] = log.entries.runs.each[number].size_bytes
+    if (size := sum(opened.values())) > limit_bytes:
+        text = f"the save replaces entries in {len(opened)} segments of {size:,} bytes; replace them in several saves"
+        raise StateTooLarge(size, limit_bytes, text)
+
+
 @dataclass(frozen=True, slots=True)
 class Changed:
     """The effect of a save on a state: the new state, the edits to store, and the size of the edits as sent."""
@@ -52,6 +93,13 @@ class Changed:
     tree: StateTree
     edits: bytes
     sent_bytes: int
+
+
+class Saved(NamedTuple):
+    """A version and its state."""
+
+    version: int
+    tree: StateTree
 
 
 @dataclass(slots=True)
@@ -99,7 +147,7 @@ class VersionMaker:
         old = replay.state_at(txn, thread, base, self._context.cache)
         parent = self._parent(txn, thread, base)
         dictionary = self._dictionary(txn, thread, base, old)
-        changed = self.change(old, version)
+        changed = self.change_of(thread, base, old, version)
         del old  # it may be as large as the new state, and compression needs the memory
         return self.pack(thread, base, version, changed, dictionary, parent)
 
@@ -116,18 +164,28 @@ class VersionMaker:
                 return facts.body
         return replay.open_metadata(thread.identity, replay.read_version(txn, thread, base)).checkpoint
 
-    def change(self, old: StateTree, version: int) -> Changed:
-        """Applies the save to a state. Raises EditConflict or StateTooLarge."""
+    def change_of(self, thread: Thread | ThreadDraft, base: int, old: StateTree, version: int) -> Changed:
+        """Does the same to a state of a thread, and has segments made if too many entries wait for that."""
+        try:
+            return self.change(old, version, may_crowd=base in thread.snapshots)
+        except QueueFull:
+            # No save has started the making of segments, or it failed.
+            committed = thread if isinstance(thread, Thread) else thread.thread
+            self._context.on_crowded(committed, self.branch, base, old)
+            raise
+
+    def change(self, old: StateTree, version: int, *, may_crowd: bool = False) -> Changed:
+        """Applies the save to a state. ``may_crowd``: the base has a snapshot without segments, so that only the next
+        version can have one with them. Raises EditConflict, StateTooLarge or QueueFull."""
         request, limit = self._request, self._context.limits.state_bytes
         if request.HasField("state"):
             slots, logs = read_state(old, request.state)
             tree, edits = apply_changes(old, find_changes(old, slots, logs), version)
-            if tree.size_bytes > limit:
-                raise StateTooLarge(tree.size_bytes, limit)
+            check_size(tree, limit, may_crowd=may_crowd)
             return Changed(tree, edits, sent_bytes(request.state, slots, logs))
+        check_opened(old, request.diff, limit)
         tree = apply_edits(old, request.diff, version)
-        if tree.size_bytes > limit:
-            raise StateTooLarge(tree.size_bytes, limit)
+        check_size(tree, limit, may_crowd=may_crowd)
         stored = shrink(old, request.diff)
         edits = encode(stored) if self.is_large else stored.SerializeToString()
         if stored is request.diff:
@@ -195,6 +253,13 @@ class VersionMaker:
             return False
         committed.plain_saves = 0
         return True
+
+    def may_read_segments(self, tree: StateTree) -> bool:
+        """Whether the save may have to read segments of a state: it replaces or cuts entries, or is compared whole."""
+        if not has_segments(tree):
+            return False
+        kinds = (edit.WhichOneof("edit") for edit in self._request.diff.edits)
+        return self._request.HasField("state") or any(kind in _READING for kind in kinds)
 
     def _metadata(self, *, is_new: bool, edit_bytes: int, sent_bytes: int) -> EntryMetadata:
         request = self._request

@@ -65,7 +65,7 @@ from stateward_sidecar.store.versions.branches import (
     replay_response,
     response,
 )
-from stateward_sidecar.store.versions.make import Made, VersionMaker
+from stateward_sidecar.store.versions.make import Made, Saved, VersionMaker
 
 
 class SaveWrite:
@@ -96,8 +96,9 @@ class SaveWrite:
         self._hot: _Hot | None = None
         # Set by the caller: why the guarding thread cannot be asked. It counts unless the save is a retry.
         self.refusal: StatewardError | None = None
-        # Set by ``run``; the caller considers a snapshot of this thread.
+        # Set by ``run``; the caller considers a snapshot of this thread, which has this state.
         self.draft: ThreadDraft | None = None
+        self.saved: Saved | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -155,6 +156,8 @@ class SaveWrite:
             return None  # only the archive can tell whether the id is new
         if (found := cache.head(number, branch.version, branch.digest)) is None:
             return None
+        if self._maker.may_read_segments(found[0]):
+            return None
         snapshot = branch.snapshot_version
         return _Hot(thread, branch, *found, cache.dictionary(number, snapshot) if snapshot else None)
 
@@ -176,7 +179,7 @@ class SaveWrite:
         if not is_mismatch:
             try:
                 version = self._next_version(thread)
-                changed = self._maker.change(hot.tree, version)
+                changed = self._maker.change_of(thread, branch.version, hot.tree, version)
                 body = hot.facts.body
                 self._made = self._maker.pack(thread, branch.version, version, changed, hot.dictionary, body)
             except StatewardError:
@@ -398,7 +401,7 @@ class SaveWrite:
         old = (branch.version, branch.digest) if branch is not None else (0, b"")
         batch.after_commit.append(partial(self._context.cache.put_head, identity.number, made.tree, facts, old))
         draft.thread.saves += 1
-        self.draft = draft
+        self.draft, self.saved = draft, Saved(made.version, made.tree)
         return response(draft, header, entry.stored_bytes, made.body, request, replayed=False)
 
     def _index_names(self, txn: lmdb.Transaction, identity: Identity, header: EntryHeader) -> None:

@@ -9,6 +9,10 @@ The weight of a branch is the sealed edits since its last snapshot, and 256 byte
 when the weight reaches the size of the last snapshot, and at least 32 KiB. So snapshots at most double the bytes that
 are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
 
+A state whose logs have grown also gets a snapshot, and then their older entries become segments (blobs/segments.py).
+Such a snapshot has only the newest entries and the names of segments. It is due by weight only from 1 MiB on, because a
+replay from it reads no segment.
+
 The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
 sealed pieces, one in each transaction. A small piece joins a transaction that commits saves anyway. The first piece is
 put last: without it the snapshot does not exist.
@@ -16,7 +20,9 @@ put last: without it the snapshot does not exist.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -26,14 +32,25 @@ from stateward.storage.v1.head_pb2 import BranchHead
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.snapshot import to_snapshot
-from stateward_sidecar.codec.state import StateTree
-from stateward_sidecar.errors import DiskFull, ShuttingDown, StatewardError, ThreadNotFound
+from stateward_sidecar.codec.state import StateTree, counted_bytes, has_segments
+from stateward_sidecar.errors import (
+    Corrupt,
+    DiskFull,
+    NotOwner,
+    ShuttingDown,
+    StatewardError,
+    ThreadNotFound,
+    UidMismatch,
+)
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.blobs.blobrows import blob_key, segments_in_state
+from stateward_sidecar.store.blobs.segments import discard, has_due, put_segments, seal_segments
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows, write_branch, write_head
-from stateward_sidecar.store.thread.threads import Threads, not_found
+from stateward_sidecar.store.thread.threads import NameLock, Threads, not_found
+from stateward_sidecar.store.versions.make import Saved
 from stateward_sidecar.telemetry import failures, log_damage
 
 
@@ -101,7 +118,7 @@ def _clearing(context: Context, number: int, version: int) -> Write:
     return Write(run=run, background=True, frees_space=True)
 
 
-WEIGHT_MIN_BYTES = 32 << 10
+WEIGHT_MIN_BYTES, WEIGHT_SEALED_BYTES = 32 << 10, 1 << 20
 # A snapshot of a larger state takes memory from the budget: the state in one piece, compressed, and as sealed rows.
 COUNTED_FROM_BYTES, MEMORY_SHARE = 4 << 20, 3
 
@@ -112,20 +129,62 @@ class Snapshots:
     def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
         self._threads = threads
+        # Of a version, one snapshot is made: with other segments, another one would have other bytes, which are the
+        # dictionary of later entries.
+        self._making = NameLock()
+        self._beginning = threading.Lock()
+        context.on_crowded = self._relieve
 
-    def consider(self, thread: Thread, branch_name: str) -> None:
-        """Starts a snapshot of the branch's head if it is due. Called after each save; cheap if nothing is due."""
+    def _relieve(self, thread: Thread, branch_name: str, version: int, tree: StateTree) -> None:
+        """Has segments made of a state that a save was to be made from, which need not be that of a head."""
         branch = thread.branches.get(branch_name)
-        if branch is None or branch.weight < max(branch.snapshot_stored_bytes, WEIGHT_MIN_BYTES):
+        if branch is not None and branch.version == version:
+            self.consider(thread, branch_name, Saved(version, tree), is_crowded=True)
             return
-        if thread.snapshot_pending or thread.is_deleted:
+        with self._beginning:
+            if thread.snapshot_pending or thread.is_deleted or not has_due(tree):
+                return
+            thread.snapshot_pending = True
+        with suppress(RuntimeError):  # the daemon is stopping
+            self._context.background.submit(self._make_old, thread, version, tree)
             return
-        tree = self._context.cache.state(thread.number, branch.version)
-        if tree is None:
+        thread.snapshot_pending = False
+
+    def _make_old(self, thread: Thread, version: int, tree: StateTree) -> None:
+        try:
+            with self._context.engine.read() as txn:
+                digest = replay.read_version(txn, thread, version).header.digest
+        except StatewardError:  # it was pruned, or is in the archive only
+            thread.snapshot_pending = False
             return
-        thread.snapshot_pending = True
-        is_large = tree.size_bytes > COUNTED_FROM_BYTES
-        give_back = self._context.reserve(MEMORY_SHARE * tree.size_bytes) if is_large else None
+        self._make(thread, BranchHead(version=version, digest=digest), tree)
+
+    def consider(
+        self, thread: Thread, branch_name: str, saved: Saved | None = None, *, is_crowded: bool = False
+    ) -> None:
+        """Starts a snapshot of the branch's head if it is due. Called after each save; cheap if nothing is due.
+
+        ``saved``: the state of a version, which the cache may have no room for. It counts if it is that of the head.
+        ``is_crowded``: it does not count in the budget, because saves wait for it. Then any thread may call it, else
+        only the event loop.
+        """
+        branch = thread.branches.get(branch_name)
+        if branch is None or thread.snapshot_pending or thread.is_deleted:
+            return
+        known = saved.tree if saved is not None and saved.version == branch.version else None
+        is_heavy = branch.weight >= max(branch.snapshot_stored_bytes, WEIGHT_MIN_BYTES)
+        if not is_heavy and (known is None or not has_due(known)):
+            return
+        tree = self._context.cache.state(thread.number, branch.version) or known
+        if tree is None or not _is_worth(branch, tree):
+            return
+        with self._beginning:
+            if thread.snapshot_pending:
+                return
+            thread.snapshot_pending = True
+        memory_bytes = counted_bytes(tree)
+        is_large = memory_bytes > COUNTED_FROM_BYTES and not is_crowded
+        give_back = self._context.reserve(MEMORY_SHARE * memory_bytes) if is_large else None
         try:
             making = self._context.background.submit(self._make, thread, branch, tree)
         except RuntimeError:  # the daemon is stopping; a later save makes the snapshot
@@ -136,12 +195,13 @@ class Snapshots:
 
     def _make(self, thread: Thread, branch: BranchHead, tree: StateTree) -> None:
         try:
-            snapshot = to_snapshot(tree)
-            if thread.saves and self._context.cache.fit_together(tree):
-                # Before the snapshot exists, so that the next save finds both, and is compressed with it.
-                self._context.cache.put_dictionary(thread.number, Dictionary(branch.version, branch.digest, snapshot))
-            self.store(thread, branch.version, branch.digest, snapshot, branch)
-        except (ShuttingDown, DiskFull, ThreadNotFound):
+            if self._is_made(thread, branch.version):
+                return
+            if has_due(tree):
+                self._make_sealed(thread, branch, tree)
+            else:
+                self._store_head(thread, branch, tree)
+        except (ShuttingDown, DiskFull, ThreadNotFound, NotOwner, UidMismatch, FileNotFoundError):
             pass  # a snapshot is only a shortcut; a later save tries again
         except StatewardError as error:
             log_damage("snapshot failed", error, uid=thread.identity.uid.hex())
@@ -149,6 +209,46 @@ class Snapshots:
             failures.note("snapshot", uid=thread.identity.uid.hex())
         finally:
             thread.snapshot_pending = False
+
+    def _is_made(self, thread: Thread, version: int) -> bool:
+        with self._context.engine.read() as txn:
+            live = self._threads.by_number(txn, thread.number)
+        return live is not None and version in live.snapshots
+
+    def _store_head(self, thread: Thread, branch: BranchHead, tree: StateTree) -> bool:
+        """Returns False if the version has a snapshot by now, which is another one."""
+        has_dictionary = thread.saves > 0 and self._context.cache.fit_together(tree)
+        is_stored = self.store(
+            thread, branch.version, branch.digest, to_snapshot(tree), branch if branch.name else None,
+            named=segments_in_state(tree), has_dictionary=has_dictionary,
+        )  # fmt: skip
+        if is_stored and not any(branch.snapshot_version == each.snapshot_version for each in thread.branches.values()):
+            self._context.cache.drop_dictionary(thread.number, branch.snapshot_version)
+        return is_stored
+
+    def _make_sealed(self, thread: Thread, branch: BranchHead, tree: StateTree) -> None:
+        """Makes segments of a state's older entries, then its snapshot. Memory gets the segments when both are on the
+        disk: until then, nothing that lasts names them."""
+        context, identity = self._context, thread.identity
+        sealing = context.cache.begin_sealing(thread.number, branch.version, tree)
+        try:
+            sealed = seal_segments(context, identity, tree, context.cache.source(identity))
+            try:
+                if sealed.records:
+                    write = put_segments(context, self._threads, identity, sealed.records)
+                    context.writer.submit(write, wait=True).wait()
+            except (DiskFull, NotOwner, ThreadNotFound, UidMismatch):
+                discard(context, identity, sealed.records)
+                raise
+            is_stored = self._store_head(thread, branch, sealed.tree)
+        except BaseException:
+            context.cache.drop_sealing(thread.number, sealing)
+            raise
+        if not is_stored:  # what was sealed is named by nothing, and the sweep collects it
+            context.cache.drop_sealing(thread.number, sealing)
+            return
+        runs = {name: log.entries.runs for name, log in sealed.tree.logs.items() if log is not tree.logs[name]}
+        context.cache.end_sealing(thread.number, sealing, runs)
 
     def store(
         self,
@@ -158,33 +258,74 @@ class Snapshots:
         snapshot: bytes,
         branch: BranchHead | None = None,
         *,
+        named: AbstractSet[bytes] = frozenset(),
         frees_space: bool = False,
-    ) -> None:
-        """Writes a snapshot, and waits until it is committed. Do not call it on the event loop or in the writer.
+        has_dictionary: bool = False,
+    ) -> bool:
+        """Writes the snapshot of a state, and waits until it is committed. Do not call it on the event loop or in the
+        writer. Returns False, and writes nothing, if the version has a snapshot by now.
 
-        ``frees_space``: the snapshot belongs to a prune. A caller waits for it, and the prune frees more than it takes.
+        ``named``: the segments that it names. ``frees_space``: the snapshot belongs to a prune. A caller waits for it,
+        and the prune frees more than it takes.
         """
-        content = parts.pack_snapshot(snapshot)
-        with under_way(self._context, thread.number, version):
-            for index in range(len(content.pieces) - 1, 0, -1):
-                row = self._seal(thread, version, digest, content, index)
-                self._submit(partial(_put_piece, thread, version, index, row), row, frees_space)
-            row = self._seal(thread, version, digest, content, 0)
-            stored_bytes, plain_bytes, counters = content.stored_bytes, len(snapshot), self._context.counters
+        context, number = self._context, thread.number
+        with self._making.of((number, version)):
+            if self._is_made(thread, version):
+                return False
+            content = parts.pack_snapshot(snapshot)
+            with under_way(context, number, version):
+                self._check_segments(thread, named)
+                if has_dictionary:
+                    # Before the snapshot exists, so that the next save finds both, and is compressed with it.
+                    context.cache.put_dictionary(number, Dictionary(version, digest, snapshot))
+                try:
+                    self._write(thread, version, digest, content, len(snapshot), branch, frees_space=frees_space)
+                except BaseException:
+                    context.cache.drop_dictionary(number, version)
+                    raise
+        return True
 
-            def count() -> None:
-                counters.snapshot_plain_bytes += plain_bytes
+    def _write(
+        self,
+        thread: Thread,
+        version: int,
+        digest: bytes,
+        content: parts.Content,
+        plain_bytes: int,
+        branch: BranchHead | None,
+        *,
+        frees_space: bool,
+    ) -> None:
+        for index in range(len(content.pieces) - 1, 0, -1):
+            row = self._seal(thread, version, digest, content, index)
+            self._submit(partial(_put_piece, thread, version, index, row), row, frees_space)
+        row = self._seal(thread, version, digest, content, 0)
+        stored_bytes, counters = content.stored_bytes, self._context.counters
 
-            def finish(txn: lmdb.Transaction, batch: Batch) -> None:
-                draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
-                if draft is None or draft.identity.number != thread.number or version in draft.pruned:
-                    drop(txn, thread.number, version)  # meanwhile the thread was deleted, or the version was pruned
-                    return
-                _put_piece(thread, version, 0, row, txn, batch)
-                self._finish(txn, batch, draft, version, stored_bytes, branch)
-                batch.after_commit.append(count)
+        def count() -> None:
+            counters.snapshot_plain_bytes += plain_bytes
 
-            self._submit(finish, row, frees_space)
+        def finish(txn: lmdb.Transaction, batch: Batch) -> None:
+            draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
+            if draft is None or draft.identity.number != thread.number or version in draft.pruned:
+                drop(txn, thread.number, version)  # meanwhile the thread was deleted, or the version was pruned
+                return
+            _put_piece(thread, version, 0, row, txn, batch)
+            self._finish(txn, batch, draft, version, stored_bytes, branch)
+            batch.after_commit.append(count)
+
+        self._submit(finish, row, frees_space)
+
+    def _check_segments(self, thread: Thread, named: AbstractSet[bytes]) -> None:
+        """Raises Corrupt if a segment that the snapshot names was swept: memory was older than the disk. While the
+        snapshot is under way, no sweep removes one."""
+        if not named:
+            return
+        with self._context.engine.read() as txn:
+            is_whole = all(txn.get(blob_key(thread.identity, digest)) is not None for digest in named)
+        if not is_whole:
+            self._context.cache.drop_thread(thread.number)
+            raise Corrupt("a state in memory names a segment that is gone", thread.name)
 
     def _seal(self, thread: Thread, version: int, digest: bytes, content: parts.Content, index: int) -> bytes:
         identity = thread.identity
@@ -240,6 +381,16 @@ class Snapshots:
             counters.snapshot_bytes += stored_bytes
 
         batch.after_commit.append(count)
+
+
+def _is_worth(branch: BranchHead, tree: StateTree) -> bool:
+    """Whether a snapshot is due that is heavy enough for a state without segments."""
+    return not has_segments(tree) or has_due(tree) or branch.weight >= WEIGHT_SEALED_BYTES
+
+
+def is_being_made(context: Context, number: int) -> bool:
+    """Whether a snapshot of a thread is being written."""
+    return any(each[0] == number for made in list(context.under_way.values()) for each in made)
 
 
 def put_snapshot(txn: lmdb.Transaction, draft: ThreadDraft, version: int, digest: bytes, content: parts.Content) -> int:
