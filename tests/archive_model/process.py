@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -179,6 +179,17 @@ class Waits:
             yield
         finally:
             del self._ends_at[key]
+
+    async def gather(self, *calls: Awaitable[T], return_exceptions: bool) -> list[T | BaseException]:
+        """One after the other, each to its end."""
+        assert return_exceptions
+        found = list[T | BaseException]()
+        for call in calls:
+            try:
+                found.append(await call)
+            except Exception as error:  # noqa: BLE001  (as asked)
+                found.append(error)
+        return found
 
     def sleep(self, seconds: float) -> None:
         """Waiting costs nothing."""

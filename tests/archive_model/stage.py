@@ -76,7 +76,7 @@ class Stage(RuleBasedStateMachine):
         ``keeps_records``: agents put a record beside each save."""
         self.turns, self.time, self.net, self.truth = Turns(), FakeClock(), Net(), Truth()
         self.net.pass_time = self.time.sleep
-        small.shrink(Waits(self.turns, self.time), window)
+        small.shrink(Waits(self.turns, self.time), window, has_segments=True)
         self.window = window
         home = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
         self.home = Path(tempfile.mkdtemp(prefix="archive-model-", dir=home))

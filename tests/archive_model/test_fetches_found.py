@@ -13,14 +13,17 @@ from tests.archive_model.test_uploads_found import NONE, save
 from tests.daemon import small
 from tests.daemon.driven import LEASE_S, NAMESPACE
 
+# As many saves as need no index: of an index it is not known how many bytes it has.
+FEW = pytest.mark.parametrize("taken", [5], indirect=True)
+
 
 @pytest.fixture
-def taken() -> Iterator[Rules]:
+def taken(request: pytest.FixtureRequest) -> Iterator[Rules]:
     """Thread `a`, which a new sidecar took: only the archive has its older entries."""
     made = Rules()
     try:
         made.first_steps(size=10, archived=True, window=2)
-        for _ in range(14):
+        for _ in range(getattr(request, "param", 14)):
             save(made, 0, size=1500)
         made.lose(1, now=True)
         made.take(1, "a", NONE)
@@ -73,6 +76,7 @@ def test_an_owner_that_was_quiet_shows_soon_after_the_start_of_a_fetch_that_it_l
     assert not taken.orphans
 
 
+@FEW
 def test_an_owner_whose_fetch_never_ends_loses_the_thread(taken: Rules) -> None:
     """A sidecar that cannot read objects gives a sign of life for some time only: others may go on."""
     taken.act(1, "look back", look_back, (Fault(READ_HELD, 4),))

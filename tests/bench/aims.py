@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import access, archive, graph, lists, opening, saver, watched, wire, writer
+from tests.bench.sections import access, archive, graph, lists, logs, opening, saver, watched, wire, writer
 from tests.bench.sections import disk as disks
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
@@ -36,6 +36,7 @@ def judge(report: Report) -> list[Aim]:
         *_access(report),
         *_saver(report),
         *_graph(report),
+        *_logs(report),
         Aim("sent by a writer, x saves one after the other", 2.0, sent, "x", True),
         Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
     ]
@@ -165,6 +166,19 @@ def _archive(report: Report) -> list[Aim]:
         Aim("largest HEAD", 64, _ratio(shipped.get("head_bytes"), 1024), "KiB"),
         Aim("packs and snapshots, x bytes of new entries", 3.0, shipped.get("x_new_entries")),
         Aim("empty disk: start to first hydrate", 1.0, cold.get("first_hydrate_s"), "s"),
+    ]
+
+
+def _logs(report: Report) -> list[Aim]:
+    """A long log costs what a short one does."""
+    section = report.section("logs")
+    grown = section.find(logs.LARGE, logs.MEMORY, "grown_bytes")
+    return [
+        *(
+            Aim(f"{case} of a long log, x a short one", 1.1, section.find(logs.LARGE, case, "x_small"))
+            for case in (logs.APPEND, logs.HYDRATE)
+        ),
+        Aim("memory for a long log", 64, None if grown is None else grown / (1 << 20), "MiB"),
     ]
 
 

@@ -17,6 +17,14 @@ def resident_bytes(pid: int) -> int:
     return 0
 
 
+def anonymous_bytes(pid: int) -> int:
+    """Resident memory of a process that is no file."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
 def cpu_s(pid: int) -> float:
     """Seconds of CPU that a process and its children have taken so far; 0 if the system has no /proc."""
     return sum(map(_own_cpu_s, family(pid))) if HAS_PROC else 0.0

@@ -13,7 +13,7 @@ from typing import Any
 
 SIZE_UNITS = ("B", "KB", "MB", "GB")
 TITLES = {"p50_ms": "p50", "p99_ms": "p99", "calls_per_s": "calls/s", "neighbour_per_s": "its work/s"}
-TITLES |= {"disk_bytes": "on disk", "wire_bytes": "on the wire"}
+TITLES |= {"mb_per_s": "MB/s", "grown_bytes": "grown by", "disk_bytes": "on disk", "wire_bytes": "on the wire"}
 
 
 @dataclass

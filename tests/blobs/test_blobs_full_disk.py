@@ -10,11 +10,13 @@ import grpc
 import pytest
 from tests.blobs.desk import MIB, BlobWire, messages, names, random_bytes
 from tests.daemon.process import eventually
-from tests.daemon.wire import refusal_of, refused
+from tests.daemon.wire import refusal_of, refused, sets
 from tests.faults.test_disk_full import tmpfs as tmpfs  # noqa: PLC0414  a fixture
 
 from stateward.testing import Daemon, run_daemon
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.write_pb2 import WriteOptions
 
 # A sixteenth of the disk.
 RESERVE_BYTES = MIB // 2
@@ -85,14 +87,31 @@ def test_the_reserve_is_left_for_deletions(small: Daemon) -> None:
 
 
 def test_a_copy_that_does_not_fit_leaves_nothing(small: Daemon) -> None:
-    """DISK_FULL in the middle of copying blobs: no copy, no file of it."""
+    """DISK_FULL in the middle of a copy: no copy, no file of it."""
     desk = BlobWire(small)
-    for version in range(5):
-        desk.save(names(desk.put(random_bytes(900_000)), version, slot=f"s{version}"))
+    for version in range(2):
+        desk.save(names(desk.put(random_bytes(1000)), 2 * version, slot=f"s{version}"))
+        options = WriteOptions(expected_version=2 * version + 1)
+        desk.save(SaveRequest(thread="t", diff=sets("page", random_bytes(500_000).hex()), options=options))
+    fill(desk)
     files = desk.files()
     with pytest.raises(grpc.RpcError) as caught:
         desk.fork("copy", all_versions=True)
     assert refusal_of(caught.value).reason == "DISK_FULL"
     eventually(lambda: desk.files() == files)
+    assert desk.findings() == []
+    desk.close()
+
+
+def test_a_copy_of_blobs_takes_no_room(small: Daemon) -> None:
+    """Its files are those of the source, which may go: five copies of a blob of a third of the disk."""
+    desk = BlobWire(small)
+    data = random_bytes(2_500_000)
+    blob = desk.put(data)
+    desk.save(names(blob))
+    for number in range(5):
+        desk.fork(f"copy{number}")
+    desk.delete()
+    assert [desk.read(blob, f"copy{number}") == data for number in range(5)] == [True] * 5
     assert desk.findings() == []
     desk.close()

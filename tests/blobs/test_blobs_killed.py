@@ -141,7 +141,14 @@ def test_a_deletion_takes_the_files_with_it(faulty: FaultyDaemon, where: str) ->
     desk.close()
 
 
-@pytest.mark.parametrize("where", [">storage.blobfiles:NewBlobFile.publish", "<store.copies.hidden:Hidden._reveal"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "<storage.blobfiles:BlobFiles.sync_names",
+        ">storage.blobfiles:BlobFiles.sync_names",
+        "<store.copies.hidden:Hidden._reveal",
+    ],
+)
 def test_a_copy_that_was_not_finished_leaves_no_files(faulty: FaultyDaemon, where: str) -> None:
     """Dead while a thread with blobs is copied: neither thread nor files of the copy; the copy can be made again."""
     die_at(faulty, where, lambda desk: desk.fork("copy"))

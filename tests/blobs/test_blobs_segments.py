@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from stateward_sidecar.codec import blob as codec
 from stateward_sidecar.codec.blob import SEGMENT_BYTES, BlobCipher, count_segments, index_bytes, sealed_bytes_max
-from stateward_sidecar.codec.seal import PREFIX_BYTES, Cipher
+from stateward_sidecar.codec.seal import PREFIX_BYTES
 from stateward_sidecar.errors import Corrupt
 
-KEY, UID, BLOB_ID = b"k" * 32, b"u" * 16, b"b" * 16
+KEY, BLOB_ID = b"k" * 32, b"b" * 16
 SIZES = (0, 1, SEGMENT_BYTES - 1, SEGMENT_BYTES, SEGMENT_BYTES + 1, 3 * SEGMENT_BYTES + 5)
 
 
-def cipher(key: bytes = KEY, uid: bytes = UID, blob_id: bytes = BLOB_ID) -> BlobCipher:
-    return BlobCipher(Cipher(key), uid, blob_id)
+def cipher(key: bytes = KEY, blob_id: bytes = BLOB_ID) -> BlobCipher:
+    return BlobCipher(key, blob_id)
 
 
 def seal(data: bytes, sealer: BlobCipher) -> bytes:
@@ -84,7 +84,7 @@ def test_a_cut_off_file_is_found(cut: int) -> None:
 
 
 def test_a_segment_belongs_to_its_place() -> None:
-    """A segment of another place, blob, uid or key does not open, nor one that is last where others follow."""
+    """A segment of another place, blob or key does not open, nor one that is last where others follow."""
     data = random_like(2 * SEGMENT_BYTES)
     first = data[:SEGMENT_BYTES]
     sealed = cipher().seal_segment(0, first, is_last=False)
@@ -92,7 +92,6 @@ def test_a_segment_belongs_to_its_place() -> None:
     wrong = [
         (cipher(), 1, len(data)),
         (cipher(blob_id=b"x" * 16), 0, len(data)),
-        (cipher(uid=b"x" * 16), 0, len(data)),
         (cipher(key=b"x" * 32), 0, len(data)),
         (cipher(), 0, SEGMENT_BYTES),  # a blob of one segment: this one is not its last
     ]
@@ -109,7 +108,7 @@ def test_an_index_belongs_to_its_blob() -> None:
     assert cipher().open_index(record, 10, digest) == [PREFIX_BYTES, PREFIX_BYTES + 39]
     for opener, size, found in (
         (cipher(blob_id=b"x" * 16), 10, digest),
-        (cipher(uid=b"x" * 16), 10, digest),
+        (cipher(key=b"x" * 32), 10, digest),
         (cipher(), 11, digest),
         (cipher(), 10, sha256(b"").digest()),
     ):

@@ -25,7 +25,9 @@ from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec.edits import (
     apply_edits,
 )
-from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree, unframe
+from stateward_sidecar.codec.entries import Entries
+from stateward_sidecar.codec.state import EMPTY, LogState, StateTree
+from stateward_sidecar.codec.varints import unframe
 
 numbers = st.integers(0, 12)
 

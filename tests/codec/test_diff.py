@@ -25,7 +25,8 @@ from stateward_sidecar.codec.diff import (
 )
 from stateward_sidecar.codec.draft import apply_changes, sent_bytes
 from stateward_sidecar.codec.edits import apply_edits, check_diff, only_commutative
-from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree, to_message
+from stateward_sidecar.codec.entries import Entries
+from stateward_sidecar.codec.state import EMPTY, LogState, StateTree, to_message
 from stateward_sidecar.errors import InvalidField
 
 

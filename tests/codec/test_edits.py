@@ -29,7 +29,8 @@ from stateward_sidecar.codec.edits import (
     check_value,
     only_commutative,
 )
-from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree
+from stateward_sidecar.codec.entries import Entries
+from stateward_sidecar.codec.state import EMPTY, LogState, StateTree
 from stateward_sidecar.errors import EditConflict, InvalidField
 
 

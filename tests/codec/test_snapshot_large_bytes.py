@@ -14,8 +14,9 @@ from tests.codec.test_state import as_snapshot, trees
 from stateward.storage.v1.snapshot_pb2 import NamedLog, NamedValue, RetiredLog, Snapshot
 from stateward.v1.state_pb2 import Value
 from stateward_sidecar.codec import snapshot
+from stateward_sidecar.codec.entries import Entries
 from stateward_sidecar.codec.snapshot import from_snapshot, to_snapshot
-from stateward_sidecar.codec.state import Entries, LogState, StateTree
+from stateward_sidecar.codec.state import LogState, StateTree
 from stateward_sidecar.errors import Corrupt
 
 sizes = st.integers(1, 200)

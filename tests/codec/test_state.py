@@ -11,22 +11,10 @@ from hypothesis import strategies as st
 
 from stateward.storage.v1.snapshot_pb2 import NamedLog, NamedValue, RetiredLog, Snapshot
 from stateward.v1.state_pb2 import State, Value
+from stateward_sidecar.codec.entries import EMPTY_ENTRIES, Entries, EntriesDraft
 from stateward_sidecar.codec.snapshot import from_snapshot, to_snapshot
-from stateward_sidecar.codec.state import (
-    EMPTY,
-    EMPTY_ENTRIES,
-    Entries,
-    EntriesDraft,
-    LogState,
-    StateTree,
-    find_data,
-    frame,
-    from_message,
-    to_message,
-    unframe,
-    varint,
-    wire,
-)
+from stateward_sidecar.codec.state import EMPTY, LogState, StateTree, find_data, from_message, to_message, wire
+from stateward_sidecar.codec.varints import frame, unframe, varint
 from stateward_sidecar.errors import Corrupt
 
 NAMES = ["a", "a0", "b", "ü", "😀"]

@@ -12,8 +12,9 @@ from tests.codec.test_state import names, trees
 
 from stateward.v1.checkpoint_service_pb2 import LogSelection, Projection
 from stateward.v1.state_pb2 import State, Value
+from stateward_sidecar.codec.entries import Entries
 from stateward_sidecar.codec.pages import EVERYTHING, LOGS, SLOTS, Page, Position, Selection, page, selection_of
-from stateward_sidecar.codec.state import EMPTY, Entries, LogState, StateTree, to_message, wire
+from stateward_sidecar.codec.state import EMPTY, LogState, StateTree, to_message, wire
 from stateward_sidecar.errors import InvalidField
 
 log_selections = st.builds(LogSelection, log=names, last=st.none() | st.integers(0, 7))

@@ -11,7 +11,8 @@
    one, `Fleet` for several machines with one bucket, with environments of their own, and `Pair` for two.
 
 `wire` is a daemon seen through generated stubs, for levels 2 and 3; with the channel of `framed` over frames. `clocks`
-are the clocks of levels 1 and 2, and `between` is the way to the bucket of level 2, on which requests can be held back.
+are the clocks of levels 1 and 2, `segments` makes those of logs small on level 1. `between` is the way to the bucket of
+level 2, on which requests can be held back.
 
 What has a life of its own stands on these levels in its own folder: `tests/archive_model` (driven machines whose calls
 take turns), `tests/faults/rig.py` (stores with damaged rows), `tests/blobs/desk.py` (blobs on the wire),

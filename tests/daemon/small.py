@@ -10,6 +10,7 @@ from stateward_sidecar.archive.objects import holds, image
 from stateward_sidecar.archive.requests import metered, places
 from stateward_sidecar.archive.ship import blobs as archiveblobs
 from stateward_sidecar.archive.ship import compact, schedule, ship
+from stateward_sidecar.codec import state
 from stateward_sidecar.service.admission import streams
 from stateward_sidecar.service.api import blobs as blobservice
 from stateward_sidecar.service.calls import ownership
@@ -54,18 +55,26 @@ SIZES: dict[tuple[object, str], Any] = {
     (blobservice, "asyncio"): NoLoop(),
     (streams, "asyncio"): NoLoop(),
 }
+# Logs whose older entries become segments after a few saves.
+SEGMENTS: dict[tuple[object, str], Any] = {
+    (state, "SEGMENT_BYTES"): 600,
+    (state, "KEPT_BYTES"): 200,
+    (state, "TAIL_BYTES"): 800,
+    (snapshots, "WEIGHT_SEALED_BYTES"): 1200,
+}
 _usual: dict[tuple[object, str], Any] = {}
 
 
-def shrink(waits: Any = None, window: int = 0) -> None:
+def shrink(waits: Any = None, window: int = 0, *, has_segments: bool = False) -> None:
     """From now on. ``waits`` takes the place of ``asyncio`` and ``time`` where calls wait. ``window``: so many entries
-    answer retries, and a prune removes all others at once; 0 = as usual."""
+    answer retries, and a prune removes all others at once; 0 = as usual. ``has_segments``: also with small segments."""
     driven = {(ownership, "asyncio"): waits, (schedule, "time"): waits} if waits is not None else {}
     kept: dict[tuple[object, str], Any] = {}
     if window:
         kept = {(module, "REQUEST_WINDOW_ENTRIES"): window for module in (requests, clear, verify)}
         kept[clear, "REQUEST_WINDOW_S"] = 0
-    for (module, name), size in {**SIZES, **driven, **kept}.items():
+    segments = SEGMENTS if has_segments else {}
+    for (module, name), size in {**SIZES, **driven, **kept, **segments}.items():
         _usual.setdefault((module, name), getattr(module, name))
         setattr(module, name, size)
 

@@ -12,7 +12,7 @@ from tests.service.conftest import Place
 
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest
-from stateward.v1.diff_pb2 import Append, Diff, Edit
+from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
 from stateward.v1.state_pb2 import State, Value
 
 MIB = 1 << 20
@@ -35,8 +35,8 @@ def test_a_state_above_the_limit_is_refused_with_both_sizes(untouched: Place) ->
 
 def test_a_state_that_grows_above_the_limit_is_refused(place: Place) -> None:
     """The limit holds for what a small diff makes of a state, also unconditionally, and for a new thread."""
-    diff = Diff(edits=[Edit(append=Append(log="large", entries=[blob(3 * MIB)]))])
-    place.wire.save(place.request(diff=diff))
+    place.wire.save(place.request(diff=Diff(edits=[Edit(set_slot=SetSlot(slot="a", value=blob(3 * MIB)))])))
+    diff = Diff(edits=[Edit(set_slot=SetSlot(slot="b", value=blob(3 * MIB)))])
     before, sequence = place.state(), place.thread().sequence
     for fields in ({"expected_version": 3}, {"expected_version": None, "request_id": "r"}):
         assert refused(place.wire.checkpoints.Save, place.request(diff=diff, **fields)).reason == "STATE_TOO_LARGE"

@@ -38,7 +38,7 @@ class SyncLaw:
         path = Path(os.fsdecode(path))
         found = path.stat()
         if stat.S_ISREG(found.st_mode) and self._synced.get(found.st_ino) != (found.st_size, found.st_mtime_ns):
-            self.broken.append(f"{path.name} has its name, and its content was not synced")
+            self.broken.append(f"{path} has its name, and its content was not synced")
         self._unsynced_names[path.parent.stat().st_ino] = str(path)
 
     def answered(self) -> None:
@@ -48,15 +48,16 @@ class SyncLaw:
 
 
 @contextmanager
-def sync_law() -> Iterator[None]:
-    """Everything inside of the block must be durable at its end. Fails the test where it is not."""
+def sync_law(part: str = "") -> Iterator[None]:
+    """Everything inside of the block must be durable at its end. Fails the test where it is not. ``part``: of the paths
+    that are judged."""
     law, calls = SyncLaw(), {name: getattr(os, name) for name in _CALLS}
     with pytest.MonkeyPatch.context() as patch:
         for name, call in calls.items():
             patch.setattr(os, name, _watched(law, name, call))
         yield
     law.answered()
-    assert law.broken == []
+    assert [each for each in law.broken if part in each] == []
 
 
 _CALLS = ("fsync", "fdatasync", "link", "rename", "mkdir", "pwrite")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tests.daemon.store import get, opened, rest, save
-from tests.daemon.wire import appends
+from tests.daemon.wire import sets
 
 
 def test_a_large_snapshot_has_its_share_until_it_is_there(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_large_snapshot_has_its_share_until_it_is_there(tmp_path: Path) -> Non
         store.context.reserve = reserve  # type: ignore[assignment]
         for name, size in (("small", 1 << 20), ("large", 5 << 20)):
             text = os.urandom(size // 2).hex()
-            save(store, name, name, diff=appends(text))
+            save(store, name, name, diff=sets("page", text))
             store.snapshots.consider(get(store, name), "main")
             assert bool(held) == (name == "large")
             assert not held or held[0] > 2 * size

@@ -4,7 +4,6 @@ is being written."""
 from __future__ import annotations
 
 import os
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -126,34 +125,34 @@ def test_a_snapshot_in_the_making_is_not_cleared(tmp_path: Path, monkeypatch: py
         assert findings(store) == []
 
 
-def test_a_snapshot_that_two_write_outlives_the_failure_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prune and the background write the same one, and the disk is full for the latter: no piece is taken away."""
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_snapshot_that_two_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """A prune and the background write the same one: the second waits, and writes only if the first has failed."""
     with opened(tmp_path) as store:
         save(store, "1", diff=large(), expected_version=0)
         thread, submit, worker = get(store), store.context.writer.submit, ThreadPoolExecutor(1)
-        has_all_but_one, has_failed, left = threading.Event(), threading.Event(), {True: 4, False: 3}
+        left, prune = [4], list[Future[bool]]()
         with store.context.engine.read() as txn:
             digest = read_version(txn, thread, 1).header.digest
             snapshot = to_snapshot(state_at(txn, thread, 1, store.context.cache))
 
         def in_turn(asked: Write, *, wait: bool = False) -> Write:
-            left[asked.frees_space] -= asked.size_bytes > 0
-            if asked.size_bytes and left[asked.frees_space] == 0:
-                if not asked.frees_space:
+            if asked.size_bytes and not asked.frees_space:
+                left[0] -= 1
+                if not left[0]:
                     prune.append(worker.submit(store.snapshots.store, thread, 1, digest, snapshot, frees_space=True))
-                    assert has_all_but_one.wait(10)
-                    raise DiskFull("full")
-                has_all_but_one.set()
-                assert has_failed.wait(10)
+                    if fails:
+                        raise DiskFull("full")
             return submit(asked, wait=wait)
 
-        prune: list[Future[None]] = []
         monkeypatch.setattr(store.context.writer, "submit", in_turn)
-        with pytest.raises(DiskFull):
-            store.snapshots.store(thread, 1, digest, snapshot)
+        if fails:
+            with pytest.raises(DiskFull):
+                store.snapshots.store(thread, 1, digest, snapshot)
+        else:
+            assert store.snapshots.store(thread, 1, digest, snapshot)
+        assert prune[0].result(10) == fails
         write(store, lambda txn, batch: None, background=True)  # after what clears
-        has_failed.set()
-        prune[0].result(10)
         worker.shutdown()
         assert sorted(pieces(store)) == [0, 1, 2, 3]
         assert half_made(store) == 0
