@@ -349,3 +349,40 @@ def end_of(name: str, call: Any) -> str:
     except grpc.RpcError as error:
         return reason_in(error)
     return ""
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_answer_that_comes_late_is_not_given_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: str
+) -> None:
+    """A read that was allowed when it began, and took so long that its caller has lost the token or the grant."""
+    begun, go_on, make = threading.Semaphore(0), threading.Event(), server.make_handler
+
+    def make_late(method: MethodDescriptor, verb: Any, *rest: Any) -> Any:
+        async def late(request: Message, context: Any) -> Any:
+            answer = await verb(request, context)
+            begun.release()
+            await asyncio.to_thread(go_on.wait, 60)
+            return answer
+
+        return make(method, late if method.name == "Hydrate" else verb, *rest)
+
+    monkeypatch.setattr(server, "make_handler", make_late)
+    path, everything = tmp_path / "access.toml", ["read,write */*"]
+    written(path, {"gone": everything, "lost": everything, "stays": everything})
+    with daemon_inside(tmp_path, access=str(path)) as daemon:
+        target = daemon.wire.target.replace("unix:", "unix://")
+        with Client(target, token=token_of("stays"), namespace="team") as client:
+            client.thread(THERE).append("m", 1)
+        with open_channel(target, wire) as channel:
+            read = METHODS["Hydrate"], [request_of(METHODS["Hydrate"], THERE)]
+            calls = {who: begin(channel, *read, token_of(who)) for who in ("gone", "lost", "stays")}
+            for _ in calls:
+                assert begun.acquire(timeout=60)
+            written(path, {"lost": ["read nowhere/*"], "stays": everything})
+            info = METHODS["GetServerInfo"], request_of(METHODS["GetServerInfo"], "")
+            wait_until(lambda: reason_of(channel, *info, token_of("gone")) == "UNAUTHENTICATED")
+            go_on.set()
+            assert end_of("Hydrate", calls["gone"]) == "UNAUTHENTICATED"
+            assert end_of("Hydrate", calls["lost"]) == "PERMISSION_DENIED"
+            assert calls["stays"].result(timeout=60).checkpoint.version == 1
