@@ -12,7 +12,6 @@ import (
 	pb "github.com/stateward/stateward/gen/go/stateward/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -40,7 +39,7 @@ func open(target, name string) *thread {
 	policy := must(os.ReadFile("proto/service_config.json"))
 	reconnect := backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: time.Second}
 	channel := must(grpc.NewClient(target,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(transport(target)),
 		grpc.WithDefaultServiceConfig(string(policy)),
 		// By default, gRPC retries no request above 256 KiB, takes no answer above 4 MiB, and waits for up to two minutes
 		// before it connects again.

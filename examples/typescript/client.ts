@@ -5,6 +5,7 @@ import * as grpc from "@grpc/grpc-js";
 import { loadSync, type MethodDefinition } from "@grpc/proto-loader";
 
 import { repeat } from "./retry.js";
+import { transport } from "./tls.js";
 import type { ProtoGrpcType as Blobs } from "./generated/blob_service.js";
 import type { ProtoGrpcType as Checkpoints } from "./generated/checkpoint_service.js";
 import type { ProtoGrpcType as Effects } from "./generated/effect_service.js";
@@ -69,11 +70,12 @@ export class Thread {
 
   /** Opens the channel, which connects with the first call. Each attempt of a call ends after `callTimeoutMs`. */
   constructor(target: string, readonly name: string, readonly callTimeoutMs = 30_000) {
-    this.#client = new grpc.Client(target, grpc.credentials.createInsecure(), CHANNEL);
+    const credentials = transport(target);
+    this.#client = new grpc.Client(target, credentials, CHANNEL);
     const shared = { ...CHANNEL, channelOverride: this.#client.getChannel() };
-    this.blobs = new v1.BlobService(target, grpc.credentials.createInsecure(), shared);
-    this.watches = new v1.ThreadService(target, grpc.credentials.createInsecure(), shared);
-    this.writers = new v1.WriterService(target, grpc.credentials.createInsecure(), shared);
+    this.blobs = new v1.BlobService(target, credentials, shared);
+    this.watches = new v1.ThreadService(target, credentials, shared);
+    this.writers = new v1.WriterService(target, credentials, shared);
   }
 
   /** Sends a request until it is answered. A write carries a request id, so the daemon applies it once. */

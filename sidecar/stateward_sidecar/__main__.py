@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NoReturn
 
 from stateward_sidecar import hardening
+from stateward_sidecar.addresses import CIPHER_SUITES
 
 
 def main() -> None:
@@ -24,6 +25,8 @@ def main() -> None:
         os._exit(0)
     # Without this, gRPC's own log appears before the one line that says what is wrong.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # gRPC reads it when it is imported.
+    os.environ["GRPC_SSL_CIPHER_SUITES"] = CIPHER_SUITES
     try:
         import cryptography  # noqa: F401
         import grpc_health  # noqa: F401
@@ -73,7 +76,7 @@ def _run() -> int:
     if is_health:
         from stateward_sidecar.health import ask_health
 
-        return ask_health(settings.listen[0], make_parser().parse_args(sys.argv[1:]).health)
+        return ask_health(settings, make_parser().parse_args(sys.argv[1:]).health)
     configure_logging(settings.log_level, settings.log_format, settings.log_file)
     hear_uncaught()
     from stateward_sidecar import app

@@ -37,6 +37,7 @@ from stateward.v1 import (
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
 from stateward_sidecar import notify, spans
+from stateward_sidecar.addresses import TLS_MARK, check_listeners
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
@@ -77,7 +78,9 @@ from stateward_sidecar.service.serving.readiness import (
 from stateward_sidecar.service.serving.server import Server
 from stateward_sidecar.service.serving.shutdown import Drain, Idle
 from stateward_sidecar.service.serving.shutdown import stop as stop_in_order
-from stateward_sidecar.settings import Settings
+from stateward_sidecar.service.serving.tls import Tls
+from stateward_sidecar.settings import Settings, guards_of
+from stateward_sidecar.storage.certificates import certificate_files
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.files import UsersLock, announce, sync_path, withdraw
 from stateward_sidecar.storage.keystore import opens_root
@@ -203,9 +206,7 @@ def _make_parts(
 ) -> _Parts:
     feed = Feed(loop)
     delivery = Delivery(loop, feed.on_commit)
-    has_callers = settings.token_file is not None or settings.access_file is not None
-    # Nothing is made if that fails.
-    callers = Callers(settings.token_file, settings.access_file) if has_callers else None
+    callers, tls = _find_guards(settings)  # nothing is made if that fails
     given_key = _find_key(settings)
     bucket = _open_bucket(settings)
     opening = _begin_archive(bucket, settings) if bucket is not None else None
@@ -284,7 +285,7 @@ def _make_parts(
         services,
         settings.max_state_bytes, ownership.gate, room, turns, measures.calls if measures is not None else None,
         callers, gather=calls.gather if settings.has_frames else None,
-        listeners=len(settings.listen),
+        listeners=len(settings.listen), tls=tls,
     )  # fmt: skip
     metrics = None
     if measures is not None and settings.metrics is not None:
@@ -294,6 +295,15 @@ def _make_parts(
             lambda: {cause: bool(why) for cause, why in readiness.reasons.items()},
         )  # fmt: skip
     return _Parts(key, store, readiness, metrics, opening, archive, feed, writers, streamed, server, room, warnings)
+
+
+def _find_guards(settings: Settings) -> tuple[Callers | None, Tls | None]:
+    """Returns who may call, and the certificates of ports. Raises StartError, also for a port that is not allowed."""
+    guards = guards_of(settings)
+    check_listeners(settings.listen, guards)
+    files = certificate_files(settings)
+    callers = Callers(settings.token_file, settings.access_file) if guards.has_callers else None
+    return callers, Tls(files) if files is not None else None
 
 
 def _service_of(module: Any) -> ServiceDescriptor:
@@ -406,7 +416,7 @@ def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
 
 def _announce(settings: Settings, targets: list[str]) -> None:
     """Tells clients where the daemon is: those that look into its data directory, and the one that waits for it."""
-    target = next((each for each in targets if each.startswith("unix:")), targets[0])
+    target = next((each for each in targets if each.startswith("unix:")), targets[0]).removesuffix(TLS_MARK)
     started = datetime.fromtimestamp(Clock().now_us() / 1e6, UTC).isoformat()
     try:
         announce(
@@ -531,11 +541,13 @@ def _allow_open_files() -> None:
 
 def warnings_of(settings: Settings) -> tuple[str, ...]:
     """Returns warnings about these settings for the operator."""
+    guards = guards_of(settings)
     found = [
         f"every user and container that reaches {url} can read, change and delete all threads: a port asks "
         "for no token; set --token-file or --access, or use a unix socket, which only its owner and group can open"
         for url in settings.listen
-        if not url.startswith("unix:") and settings.token_file is None and settings.access_file is None
+        if not url.startswith("unix:") and not guards.has_callers
+        and not (url.endswith(TLS_MARK) and guards.has_client_ca)
     ]
     if settings.is_debuggable:
         found.append(
@@ -552,6 +564,9 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
     access = settings.access_file
     why = "Who changes it may do everything"
     if access is not None and (exposed := find_exposure(access, "access file", why, may_be_read=True)):
+        found.append(exposed)
+    tls_key, why = settings.tls_key, "Who has it can pass for this daemon"
+    if tls_key is not None and (exposed := find_exposure(tls_key, "TLS key", why)):
         found.append(exposed)
     tokens = settings.token_file
     if tokens is not None and (exposed := find_exposure(tokens, "token file", "A token opens all threads")):

@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from stateward._version import VERSION
+from stateward_sidecar.addresses import LOOPBACK, PORT_MAX, Guards
 from stateward_sidecar.errors import StartError
 
 DURABILITIES = ("committed", "archived")
 LOG_FORMATS = ("auto", "console", "text", "json")
 _LISTEN_HELP = (
-    "unix:///path, or 127.0.0.1:port, which without --token-file lets every user of this machine read and delete; may "
-    "be given several times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else /run/stateward/stateward.sock, "
-    "or /tmp/stateward-UID/stateward.sock for users who may not write /run; on macOS $TMPDIR instead of /run)"
+    "unix:///path, host:port?tls, or 127.0.0.1:port in plain text; a port without --tls-client-ca needs "
+    "--exposed-port; may be given several times (default: $XDG_RUNTIME_DIR/stateward/stateward.sock, else "
+    "/run/stateward/stateward.sock, or /tmp/stateward-UID/stateward.sock for users who may not write /run; on macOS "
+    "$TMPDIR instead of /run)"
 )
 _ARCHIVE_HELP = (
     "URL of the object storage that outlives this machine: s3://bucket/prefix, gs://..., az://..., or "
@@ -38,8 +40,6 @@ _KEY_HELP = (
 HEALTH_NAMES = ("readiness", "liveness")
 LEVELS = ("debug", "info", "warning", "error")
 RUN, TMP = Path("/run"), Path("/tmp")  # noqa: S108  a directory of this user's own is made there
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-PORT_MAX = 65535
 MIB = 1 << 20
 MAP_BYTES_MIN = 1 * MIB
 SIZE_MAX = 64 << 40
@@ -61,6 +61,10 @@ class Settings:
     key_file: Path
     token_file: Path | None  # None = calls need no token
     access_file: Path | None  # who may do what; None = whoever may call may do everything
+    tls_cert: Path | None  # None = no port has TLS; then there is no key, either
+    tls_key: Path | None
+    tls_client_ca: Path | None  # None = clients need no certificate
+    is_exposed: bool  # whether strangers may connect to a port
     default_durability: str
     owner_id: str
     grace_s: float
@@ -140,6 +144,25 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="file of principals, in TOML: who may call, and what each of them may do; read again when it changes "
         "(default: whoever may call may do everything)",
+    )
+    add(
+        "--tls-cert",
+        metavar="FILE",
+        help="the daemon's certificate in PEM, with the chain to its CA, for ports with ?tls; read again for new "
+        "connections when it changes, as the two files below are",
+    )
+    add("--tls-key", metavar="FILE", help="the key of --tls-cert, in PEM without a password")
+    add(
+        "--tls-client-ca",
+        metavar="FILE",
+        help="certificates in PEM that sign those of clients: nobody connects to a port with ?tls without such a "
+        "certificate, and --access may name who has which (default: clients need none)",
+    )
+    add(
+        "--exposed-port",
+        action="store_const",
+        const="yes",
+        help="allow a port to which strangers can connect: one without TLS, or without --tls-client-ca",
     )
     add("--archive", metavar="URL", help=_ARCHIVE_HELP)
     add(
@@ -275,6 +298,7 @@ NAMES = (
     "archive_interval", "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist",
     "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file",
     "debuggable",
+    "tls_cert", "tls_key", "tls_client_ca", "exposed_port",
 )  # fmt: skip
 
 
@@ -349,6 +373,8 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         has_frames=not _is_yes(given, "no_frames"), key_file=key_file,
         access_file=Path(given["access"]).absolute() if given.get("access") else None,
         token_file=Path(given["token_file"]).absolute() if given.get("token_file") else None,
+        tls_cert=_file(given, "tls_cert"), tls_key=_file(given, "tls_key"),
+        tls_client_ca=_file(given, "tls_client_ca"), is_exposed=_is_yes(given, "exposed_port"),
         default_durability=durability,
         owner_id=str(given.get("owner_id") or socket.gethostname()),
         grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, memory_bytes=memory_bytes,
@@ -370,6 +396,20 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         is_debuggable=_is_yes(given, "debuggable"),
         ready_fd=None,
     )  # fmt: skip
+
+
+def _file(given: Mapping[str, Any], name: str) -> Path | None:
+    return Path(given[name]).absolute() if given.get(name) else None
+
+
+def guards_of(settings: Settings) -> Guards:
+    """Returns what stands between the daemon's ports and strangers."""
+    return Guards(
+        has_certificate=settings.tls_cert is not None and settings.tls_key is not None,
+        has_client_ca=settings.tls_client_ca is not None,
+        has_callers=settings.token_file is not None or settings.access_file is not None,
+        is_exposed=settings.is_exposed,
+    )
 
 
 def _metrics(given: Mapping[str, Any]) -> tuple[str, int] | None:

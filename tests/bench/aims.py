@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import access, archive, graph, lists, logs, opening, saver, watched, wire, writer
+from tests.bench.sections import access, archive, graph, lists, logs, opening, saver, tls, watched, wire, writer
 from tests.bench.sections import disk as disks
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
@@ -34,6 +34,7 @@ def judge(report: Report) -> list[Aim]:
         *_archive(report),
         *_wire(report),
         *_access(report),
+        *_tls(report),
         *_saver(report),
         *_graph(report),
         *_logs(report),
@@ -68,6 +69,16 @@ def _wire(report: Report) -> list[Aim]:
         Aim("frames: rate of 64 in flight, x gRPC", 2.0, found(wire.FLIGHT, "x_grpc"), "x", True),
         Aim("frames: CPU by save of 64 in flight, x gRPC", 0.45, found(wire.FLIGHT, "cpu_x_grpc")),
         Aim("frames: rate of 16 processes, x gRPC", 1.7, found(wire.PROCESSES, "x_grpc"), "x", True),
+    ]
+
+
+def _tls(report: Report) -> list[Aim]:
+    """What mutual TLS and a token cost, beside a unix socket."""
+    section = report.section("tls")
+    return [
+        Aim(f"TLS, token: {kind} {case}, x a unix socket", limit, section.find(tls.TLS, f"{kind} {case}", "x_socket"))
+        for kind in (tls.SAVE, tls.READ)
+        for case, limit in zip(tls.CASES, (1.25, 1.6), strict=True)
     ]
 
 

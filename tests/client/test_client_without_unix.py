@@ -32,7 +32,7 @@ with stateward.Client(sys.argv[1]) as client:
 def test_a_blocking_client_calls_over_a_port() -> None:
     """It saves, reads and calls a tool once, without sockets of Unix, forks and users."""
     (port,) = free_ports(1)
-    with run_daemon(listen=f"127.0.0.1:{port}"):
+    with run_daemon(listen=f"127.0.0.1:{port}", exposed_port=True):
         command = [sys.executable, "-c", PLAYED, f"127.0.0.1:{port}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["win32", "paid"], done.stderr

@@ -259,7 +259,7 @@ def test_the_wire_of_other_hosts_is_grpc(name: str) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with run_daemon(listen=f"127.0.0.1:{port}"), Client(f"127.0.0.1:{port}") as client:
+    with run_daemon(listen=f"127.0.0.1:{port}", exposed_port=True), Client(f"127.0.0.1:{port}") as client:
         assert client.server_info().wire == "grpc"
 
 

@@ -10,8 +10,9 @@ import pytest
 from tests.deploy.manifests import WORKLOADS, pod, render, render_mine, sidecar, workload
 from tests.deploy.strangers import workload_of
 
+from stateward_sidecar.addresses import Port, check_listeners, parse_listen
 from stateward_sidecar.service.admission.accessfile import read_access_file
-from stateward_sidecar.settings import NAMES, load_settings, make_parser
+from stateward_sidecar.settings import NAMES, guards_of, load_settings, make_parser
 
 # The first release with native sidecars switched on, and a recent one.
 RELEASES = ("1.29", "1.33")
@@ -161,6 +162,29 @@ def test_a_token_comes_from_a_secret(repository: Path, tmp_path: Path) -> None:
     assert settings.key_file.parent == Path(mounts["stateward-key"]["mountPath"])
     (volume,) = [volume for volume in pod(found)["volumes"] if volume["name"] == "stateward-token"]
     assert volume["secret"]["secretName"] == "stateward-token"
+
+
+def test_certificates_come_from_a_secret_of_cert_manager(repository: Path, tmp_path: Path) -> None:
+    """With the component, the daemon has a port with mutual TLS beside its socket, and the files of such a Secret."""
+    found = render_mine(repository, tmp_path, [workload_of("says nothing")], components="../sidecar, ../tls")
+    check_schema(found)
+    container = sidecar(found)
+    settings, _ = load_settings([], {entry["name"]: entry["value"] for entry in container["env"]})
+    check_listeners(settings.listen, guards_of(settings))
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "stateward-tls"]
+    place = Path(mount["mountPath"])
+    assert (settings.tls_cert, settings.tls_key) == (place / "tls.crt", place / "tls.key")
+    assert settings.tls_client_ca == place / "ca.crt"
+    assert mount["readOnly"]
+    assert "subPath" not in mount
+    (volume,) = [volume for volume in pod(found)["volumes"] if volume["name"] == "stateward-tls"]
+    assert volume["secret"]["secretName"] == "stateward-tls"
+    (port,) = container["ports"]
+    socket, listener = map(parse_listen, settings.listen)
+    assert isinstance(listener, Port)
+    assert (listener.number, listener.has_tls) == (port["containerPort"], True)
+    (place,) = [Path(each["mountPath"]) for each in container["volumeMounts"] if each["name"] == "stateward-socket"]
+    assert socket == place / "stateward.sock"
 
 
 def test_a_token_of_the_service_account_comes_from_kubelet(repository: Path, tmp_path: Path) -> None:

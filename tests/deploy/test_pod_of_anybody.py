@@ -12,7 +12,7 @@ from tests.deploy.podrules import faults
 from tests.deploy.strangers import EACH, workload_of
 
 MORE = ("../sidecar", "../sidecar, ../archive", "../sidecar, ../archive, ../token, ../metrics, ../network-policy",
-        "../sidecar, ../access")
+        "../sidecar, ../access", "../sidecar, ../tls")
 
 
 @pytest.fixture(scope="module", params=MORE)
@@ -36,6 +36,7 @@ def test_a_pod_of_somebody_else_stays_as_it_is(
     label, spec = "spec.template.metadata.labels.stateward", "spec.template.spec"
     volumes = {"data", "socket", "key", "scratch"} | ({"token"} if "token" in components else set())
     volumes |= {"access", "issuer", "token"} if "access" in components else set()
+    volumes |= {"tls"} if "tls" in components else set()
     allowed = {label, f"{spec}.initContainers[stateward]", f"{spec}.securityContext.fsGroup", f"{spec}.securityContext"}
     assert paths_of(before, after) <= allowed | {f"{spec}.volumes[stateward-{volume}]" for volume in volumes}
     assert pod([after])["securityContext"]["fsGroup"] == 65532

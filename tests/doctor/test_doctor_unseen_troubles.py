@@ -345,7 +345,7 @@ def test_an_open_port() -> None:
         port = free.getsockname()[1]
     with run_daemon() as daemon:
         daemon.stop()
-        daemon._flags["listen"] = f"127.0.0.1:{port}"
+        daemon._flags |= {"listen": f"127.0.0.1:{port}", "exposed_port": True}
         daemon.start()
         answer = run("--target", f"127.0.0.1:{port}", "doctor", "--json")
         assert "no token" in " ".join(item["summary"] for item in json.loads(answer.out)["findings"])

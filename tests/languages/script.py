@@ -14,10 +14,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
+from tests.bucket.weed import free_ports
+from tests.certificates import Authority
 from tests.crash.faulty_daemon import FaultyDaemon
 from tests.languages.building import REPOSITORY
 from tests.processes import running
@@ -28,6 +31,7 @@ from stateward.v1.effect_service_pb2 import BeginEffectRequest
 from stateward.v1.effect_service_pb2_grpc import EffectServiceStub
 from stateward.v1.write_pb2 import WriteOptions
 
+D = TypeVar("D", bound=FaultyDaemon)
 PHASE_LIMIT_S = 150
 CONFORMANCE_LIMIT_S = 600
 LATE, LATE_TIMES = "s after the one before", 3
@@ -108,6 +112,7 @@ class TcpDaemon(FaultyDaemon):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
+        self._flags["exposed_port"] = True
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port: int = free.getsockname()[1]
 
@@ -117,8 +122,42 @@ class TcpDaemon(FaultyDaemon):
         return f"127.0.0.1:{self._port}"
 
 
+class TlsDaemon(FaultyDaemon):
+    """A daemon with a port whose clients need a certificate, beside its socket."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.authority = Authority(directory)
+        own = self.authority.sign("daemon")
+        self.port: int = free_ports(1)[0]
+        self._flags |= {
+            "listen": f"127.0.0.1:{self.port}?tls", "tls_cert": own.cert, "tls_key": own.key,
+            "tls_client_ca": self.authority.path,
+        }  # fmt: skip
+
+
+class CertifiedAgent(ForeignAgent):
+    """A program that reaches its daemon through that port."""
+
+    def __init__(self, program: Path, thread: str, daemon: TlsDaemon) -> None:
+        super().__init__(program, thread, daemon)
+        own = daemon.authority.sign("agent", ["spiffe://example.org/agent"])
+        self.files = {
+            "STATEWARD_TARGET": f"localhost:{daemon.port}", "STATEWARD_TLS_CA": str(daemon.authority.path),
+            "STATEWARD_TLS_CERT": str(own.cert), "STATEWARD_TLS_KEY": str(own.key),
+        }  # fmt: skip
+
+    def run(self, phase: str, **more: str) -> AbstractContextManager[Iterator[str]]:
+        """Does so with the certificate."""
+        return super().run(phase, **{**self.files, **more})
+
+    def stderr(self) -> str:
+        """What the last run printed there."""
+        return self._stderr.read_text()
+
+
 @contextmanager
-def run_daemon(kind: type[FaultyDaemon] = FaultyDaemon) -> Iterator[FaultyDaemon]:
+def run_daemon(kind: type[D] = FaultyDaemon) -> Iterator[D]:  # type: ignore[assignment]
     """A daemon with a directory of its own, which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="sw-", dir="/tmp") as directory:  # a socket's path must be short
         daemon = kind(Path(directory))

@@ -51,6 +51,19 @@ def test_a_save_is_applied_once_while_the_daemon_is_killed(program: Path, langua
         script.count(script.ForeignAgent(program, f"example-{language}", daemon))
 
 
+def test_it_connects_with_a_certificate(program: Path, language: str) -> None:
+    """It does all steps at a port whose clients need a certificate, and connects again after the kill."""
+    with script.run_daemon(script.TlsDaemon) as daemon:
+        agent = script.CertifiedAgent(program, f"example-{language}", daemon)
+        script.play(agent)
+        for name in ("CA", "CERT", "KEY"):
+            agent.files[f"STATEWARD_TLS_{name}"], kept = "/nowhere/file", agent.files[f"STATEWARD_TLS_{name}"]
+            assert agent.finish("answer") == []
+            assert f"STATEWARD_TLS_{name}" in agent.stderr()
+            assert agent.stderr().count("\n") == 1
+            agent.files[f"STATEWARD_TLS_{name}"] = kept
+
+
 def test_it_renews_the_claim_of_a_tool_that_takes_long(program: Path, language: str) -> None:
     """Its claim is short, so that others need not wait for a dead agent, and lives as long as the tool works."""
     with script.run_daemon() as daemon:

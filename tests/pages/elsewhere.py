@@ -20,6 +20,7 @@ PLACES = {
     "/tmp/": "{place}/tmp/",
     "/etc/stateward": "{place}/etc",
     "127.0.0.1:9464": "127.0.0.1:{port}",
+    ":7443": ":{port}",
 }
 
 # These last until Ctrl-C, which comes after their first line, or after so many seconds.

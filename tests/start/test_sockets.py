@@ -29,7 +29,7 @@ def test_the_socket_of_a_living_daemon_is_refused(short: Path) -> None:
 def test_the_port_of_a_living_daemon_is_refused(short: Path) -> None:
     """A TCP address in use is one line."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        line = start(short, "--listen", f"127.0.0.1:{taken.getsockname()[1]}").line
+        line = start(short, "--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--exposed-port").line
     assert "in use" in line
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Literal, Self, Unpack, overload
 
 from stateward._async.archive import AsyncArchive
@@ -17,6 +18,7 @@ from stateward._io.aio.session import AsyncSession
 from stateward._io.aio.stream import AsyncStream
 from stateward._io.channel import Settings
 from stateward._io.target import resolve_target
+from stateward._io.tls import resolve_tls
 from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads
 from stateward._operations.handoff import WAIT_S
@@ -58,6 +60,11 @@ class AsyncClient:
     `token` goes with every call, to a daemon that asks for one. None = the first token in the file that
     STATEWARD_TOKEN_FILE names, which is read again when it changes.
 
+    `tls_ca` is for a daemon's port with TLS: a file with the CA of its certificate. `tls_cert` and `tls_key` are the
+    client's own certificate and key, for a daemon that asks for one. All are PEM, and are read again when they change.
+    None = the files that STATEWARD_TLS_CA, STATEWARD_TLS_CERT and STATEWARD_TLS_KEY name; without a CA the client
+    speaks plain text. `credentials` are gRPC's own, for whom files do not suit.
+
     A write to a thread that another sidecar holds waits up to `retry_timeout` until the thread is free, if that sidecar
     seems to be dead. It raises NotOwner if that sidecar is alive, or if the wait takes too long. With `take_over` the
     write takes the thread instead. That is for supervisors which know that the old machine is dead: if its sidecar is
@@ -85,6 +92,9 @@ class AsyncClient:
         call_timeout: Duration = 60.0,
         retry_timeout: Duration = 30.0,
         credentials: grpc.ChannelCredentials | None = None,
+        tls_ca: str | PathLike[str] | None = None,
+        tls_cert: str | PathLike[str] | None = None,
+        tls_key: str | PathLike[str] | None = None,
         token: str | None = None,
         take_over: bool = False,
         blob_threshold: int = DEFAULT_THRESHOLD_BYTES,
@@ -92,9 +102,10 @@ class AsyncClient:
         ephemeral: Iterable[str] = (),
         holder: str | None = None,
     ) -> None:
+        target = resolve_target(target)
         self._session = AsyncSession(
             Settings(
-                resolve_target(target),
+                target,
                 namespace,
                 seconds(CONNECT_S if connect_timeout is None else connect_timeout, "connect_timeout"),
                 seconds(call_timeout, "call_timeout"),
@@ -102,6 +113,7 @@ class AsyncClient:
                 credentials,
                 take_over,
                 resolve_token(token),
+                tls=resolve_tls(target, tls_ca, tls_cert, tls_key, credentials),
                 waits_for_socket=connect_timeout is not None,
             ),
             holder=holder,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stateward._io.target import advice, find_fault, is_socket_missing
+from stateward._io.tls import Tls, find_tls_fault
 from stateward._io.token import Token
 from stateward.blobs import Content
 from stateward.errors import ServerUnavailable, StatewardError, WrongTarget
@@ -56,7 +57,7 @@ class Settings:
     retry_timeout_s: float
     """How long a call is retried while the daemon is away, or while a sidecar that seems dead holds the thread."""
     credentials: grpc.ChannelCredentials | None = None
-    """TLS; None = plain text."""
+    """TLS of the caller's own; None = `tls`, or plain text."""
     take_over: bool = False
     """Whether a write takes its thread over from the sidecar that holds it."""
     token: Token | None = None
@@ -66,6 +67,8 @@ class Settings:
     if there are none, and the stream stays open until the client is closed."""
     keeper: Keeping | None = None
     """Of a client of `stateward.open()`."""
+    tls: Tls | None = None
+    """The files of TLS; None = plain text, or `credentials`."""
     waits_for_socket: bool = True
     """Whether the first call waits for a socket that does not exist."""
 
@@ -91,12 +94,18 @@ def upload_deadline_s(settings: Settings, content: Content) -> float | None:
 
 def explain_away(settings: Settings, said: str, code: str) -> StatewardError:
     """Returns the exception for a daemon that cannot be reached. `said`: by gRPC or the system."""
-    fault = "" if settings.credentials else find_fault(settings.target, said)
-    if fault:
+    if fault := _find_fault(settings, said):
         return WrongTarget(fault, code=code)
     found = "there is no such socket" if is_socket_missing(settings.target) else said
-    what = advice(settings.target, said)
+    what = "" if settings.tls is not None else advice(settings.target, said)
     if settings.keeper is not None:
         settings.keeper.away()
         what = f"; {settings.keeper.trouble}" if settings.keeper.trouble else ""
     return ServerUnavailable(f"no stateward daemon answers at {settings.target} ({found}){what}", code=code)
+
+
+def _find_fault(settings: Settings, said: str) -> str:
+    """Returns the lasting fault of a target; "" if a daemon may still start there."""
+    if settings.tls is not None:
+        return find_tls_fault(settings.target, settings.tls, said)
+    return "" if settings.credentials else find_fault(settings.target, said)

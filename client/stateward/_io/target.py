@@ -26,7 +26,7 @@ PROBE_S = 0.25
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 # The schemes of gRPC. Other schemes, such as http, are refused.
 _SCHEMES = ("unix", "dns", "ipv4", "ipv6")
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _HEAD_BYTES = 9
 _KEPT = "daemon.toml"
 _SETTINGS = 4
@@ -122,7 +122,8 @@ def advice(target: str, said: str) -> str:
     if (kept := find_kept_settings(target)) is not None:
         named = "" if kept.parent == _default_data() else f" with STATEWARD_DATA_DIR={kept.parent}"
         return f"; stateward.open() and commands without --target start it{named}, with its settings in {kept}"
-    return f"; start one with: stateward-sidecar --listen {target}, or let stateward.open() start one"
+    listen = f"{target} --exposed-port" if is_tcp(target) else target
+    return f"; start one with: stateward-sidecar --listen {listen}, or let stateward.open() start one"
 
 
 def find_kept_settings(target: str) -> Path | None:
@@ -262,18 +263,25 @@ def _user() -> int:
 
 def _find_protocol_fault(target: str, said: str) -> str:
     """Asks the peer what it is, if gRPC found that it does not speak HTTP/2."""
-    if "HTTP/2" not in said and "wrong version" not in said.lower():
+    may_be_tls = is_tcp(target) and "Socket closed" in said
+    if "HTTP/2" not in said and "wrong version" not in said.lower() and not may_be_tls:
         return ""
     with suppress(OSError, ValueError), _dial(target) as probe:
-        probe.sendall(_PREFACE)
+        probe.sendall(HTTP2_PREFACE)
         answer = probe.recv(_HEAD_BYTES)
         if answer.startswith((b"HTTP/", b"<")):
             return f"{target} is a web server, not a stateward daemon"
         if answer and answer[0] in _TLS_RECORDS:
-            return f"{target} speaks TLS; give the client credentials"
+            return _say_tls(target)
         if len(answer) == _HEAD_BYTES and answer[3] != _SETTINGS:
             return f"{target} does not speak gRPC, so it is not a stateward daemon"
+        if not answer and may_be_tls:
+            return _say_tls(target) if _speaks_tls(target) else ""
     return ""
+
+
+def _say_tls(target: str) -> str:
+    return f"{target} speaks TLS; set STATEWARD_TLS_CA, or give the client tls_ca"
 
 
 def _dial(target: str) -> socket.socket:
@@ -282,5 +290,23 @@ def _dial(target: str) -> socket.socket:
         probe.settimeout(PROBE_S)
         probe.connect(target.removeprefix("unix://"))
         return probe
-    host, _, port = target.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), PROBE_S)
+    return socket.create_connection(host_and_port(target), PROBE_S)
+
+
+def _speaks_tls(target: str) -> bool:
+    """Whether somebody at a port answers as TLS does."""
+    import ssl  # noqa: PLC0415  most clients need none
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
+    with suppress(OSError, ValueError):
+        host, port = host_and_port(target)
+        with socket.create_connection((host, port), PROBE_S) as plain, context.wrap_socket(plain):
+            return True
+    return False
+
+
+def host_and_port(target: str) -> tuple[str, int]:
+    """Returns host and port of a target of the network. Raises ValueError."""
+    host, _, port = re.sub(r"^(?:dns|ipv4|ipv6):(?://[^/]*/)?", "", target).rpartition(":")
+    return host.strip("[]"), int(port)

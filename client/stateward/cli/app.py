@@ -86,6 +86,7 @@ def globals_(
     it there before. If there is neither, it looks at $XDG_RUNTIME_DIR/stateward/stateward.sock, else at
     /run/stateward/stateward.sock, or /tmp/stateward-UID/stateward.sock for users who may not write /run (on macOS
     $TMPDIR instead of /run). To a daemon that asks for tokens it sends the first one in the file $STATEWARD_TOKEN_FILE.
+    To a port with TLS it connects with the files $STATEWARD_TLS_CA, $STATEWARD_TLS_CERT and $STATEWARD_TLS_KEY.
     `stateward COMMAND --help` prints the options and examples of a command.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     context.obj = Globals(target, namespace, may_start=not no_start)

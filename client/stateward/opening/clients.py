@@ -39,6 +39,9 @@ class ClientOptions(TypedDict, total=False):
     call_timeout: Duration
     retry_timeout: Duration
     credentials: grpc.ChannelCredentials | None
+    tls_ca: str | os.PathLike[str] | None
+    tls_cert: str | os.PathLike[str] | None
+    tls_key: str | os.PathLike[str] | None
     token: str | None
     take_over: bool
     blob_threshold: int

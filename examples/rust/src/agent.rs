@@ -4,6 +4,7 @@ mod client;
 mod conformance;
 mod retry;
 mod streams;
+mod tls;
 mod work;
 mod writer;
 

@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 use crate::retry::retry;
+use crate::tls::endpoint;
 use v1::blob_service_client::BlobServiceClient;
 use v1::checkpoint_service_client::CheckpointServiceClient;
 use v1::effect_service_client::EffectServiceClient;
@@ -61,9 +62,7 @@ pub struct Hydrated {
 impl Thread {
     /// Opens a channel, which connects with the first call, and again when the connection was lost.
     pub fn open(target: &str, name: &str) -> Result<Self, tonic::transport::Error> {
-        // tonic takes `unix:///path`, but wants a scheme before host:port.
-        let uri = if target.starts_with("unix:") { target.to_owned() } else { format!("http://{target}") };
-        let channel = Endpoint::from_shared(uri)?.connect_lazy();
+        let channel = endpoint(target)?.connect_lazy();
         Ok(Self {
             name: name.to_owned(),
             holder: v1::Holder { name: "agent".into(), incarnation: new_id(), ..Default::default() },

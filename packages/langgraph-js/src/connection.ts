@@ -25,6 +25,7 @@ import type { PutEffectsRequest } from "./generated/stateward/v1/PutEffectsReque
 import type { PutEffectsResponse__Output } from "./generated/stateward/v1/PutEffectsResponse.js";
 import type { SaveRequest } from "./generated/stateward/v1/SaveRequest.js";
 import type { SaveResponse__Output } from "./generated/stateward/v1/SaveResponse.js";
+import { type Tls, type TlsFiles, findTlsFault, resolveTls } from "./tls.js";
 
 const OPTIONS: grpc.ClientOptions = {
   "grpc.max_receive_message_length": -1,
@@ -36,12 +37,14 @@ const OPTIONS: grpc.ClientOptions = {
   "grpc.use_local_subchannel_pool": 1,
 };
 const SERVICES = ["checkpoint", "effect", "thread"];
+const SERVICE_NAMES = ["CheckpointService", "EffectService", "ThreadService"] as const;
+type Service = (typeof SERVICE_NAMES)[number];
 const MAX_PAUSE_MS = 1000;
 // An owner is alive if the time at which its thread becomes free moves on by more than this.
 const ALIVE_MARGIN_MS = 2000;
 
-export interface ConnectionOptions {
-  /** TLS; default: plain text. */
+export interface ConnectionOptions extends TlsFiles {
+  /** gRPC's own TLS, for whom files do not suit; default: `tlsCa`, else plain text. */
   credentials?: grpc.ChannelCredentials;
   /** Goes with every call, to a daemon that asks for one; default: the first line of the file STATEWARD_TOKEN_FILE. */
   token?: string;
@@ -63,7 +66,9 @@ export class Connection {
   readonly listThreads: Unary<ListThreadsRequest, ListThreadsResponse__Output>;
   readonly getThread: Unary<GetThreadRequest, GetThreadResponse__Output>;
   readonly deleteThread: Unary<DeleteThreadRequest, DeleteThreadResponse__Output>;
-  readonly #clients: grpc.Client[];
+  #clients = new Map<Service, grpc.Client>();
+  readonly #services: Record<Service, grpc.ServiceClientConstructor>;
+  readonly #tls: Tls | undefined;
   readonly #target: string;
   readonly #options: ConnectionOptions;
 
@@ -75,34 +80,52 @@ export class Connection {
       includeDirs: [fileURLToPath(new URL("../proto", import.meta.url))],
       keepCase: true, longs: Number, enums: String, defaults: true, oneofs: true,
     });
-    const { stateward } = grpc.loadPackageDefinition(definition) as Record<string, any>;
-    const open = (service: string): grpc.Client =>
-      new stateward.v1[service](target, options.credentials ?? grpc.credentials.createInsecure(), OPTIONS);
-    const checkpoints = open("CheckpointService");
-    const effects = open("EffectService");
-    const threads = open("ThreadService");
-    this.#clients = [checkpoints, effects, threads];
-    this.save = this.#bind(checkpoints, "Save");
-    this.hydrate = this.#bind(checkpoints, "Hydrate");
-    this.getCheckpoint = this.#bind(checkpoints, "GetCheckpoint");
-    this.listCheckpoints = this.#bind(checkpoints, "ListCheckpoints");
-    this.putEffects = this.#bind(effects, "PutEffects");
-    this.listEffects = this.#bind(effects, "ListEffects");
-    this.listThreads = this.#bind(threads, "ListThreads");
-    this.getThread = this.#bind(threads, "GetThread");
-    this.deleteThread = this.#bind(threads, "DeleteThread");
+    this.#services = (grpc.loadPackageDefinition(definition) as Record<string, any>).stateward.v1;
+    this.#tls = options.credentials ? undefined : resolveTls(target, options);
+    this.#open();
+    this.save = this.#bind("CheckpointService", "Save");
+    this.hydrate = this.#bind("CheckpointService", "Hydrate");
+    this.getCheckpoint = this.#bind("CheckpointService", "GetCheckpoint");
+    this.listCheckpoints = this.#bind("CheckpointService", "ListCheckpoints");
+    this.putEffects = this.#bind("EffectService", "PutEffects");
+    this.listEffects = this.#bind("EffectService", "ListEffects");
+    this.listThreads = this.#bind("ThreadService", "ListThreads");
+    this.getThread = this.#bind("ThreadService", "GetThread");
+    this.deleteThread = this.#bind("ThreadService", "DeleteThread");
   }
 
   close(): void {
-    for (const client of this.#clients) client.close();
+    for (const client of this.#clients.values()) client.close();
   }
 
-  #bind<Q, A>(client: grpc.Client, method: string): Unary<Q, A> {
+  #open(): void {
+    const credentials = this.#options.credentials ?? this.#tls?.credentials() ?? grpc.credentials.createInsecure();
+    const open = (name: Service) => [name, new this.#services[name](this.#target, credentials, OPTIONS)] as const;
+    this.#clients = new Map(SERVICE_NAMES.map(open));
+  }
+
+  /** The client of a service. gRPC keeps the files that a channel was opened with, so new files need new channels; calls
+   * under way end on the old ones. */
+  #client(service: Service): grpc.Client {
+    if (this.#tls?.hasChanged()) {
+      const old = this.#clients;
+      try {
+        this.#open();
+        for (const client of old.values()) client.close();
+      } catch (error) {
+        if (!(error instanceof StatewardError)) throw error; // a file is half written: the next look finds it whole
+      }
+    }
+    return this.#clients.get(service)!;
+  }
+
+  #bind<Q, A>(service: Service, method: string): Unary<Q, A> {
     const { callTimeoutMs = 30_000, retryTimeoutMs = 30_000 } = this.#options;
     const once = (request: Q): Promise<A> =>
       new Promise((resolve, reject) => {
         const options = { deadline: Date.now() + callTimeoutMs };
         const done = (error: grpc.ServiceError | null, answer: A) => (error ? reject(fromRpc(error)) : resolve(answer));
+        const client = this.#client(service);
         (client as unknown as Record<string, Function>)[method]!(request, metadataOf(this.#options.token), options, done);
       });
     return async (request) => {
@@ -114,6 +137,7 @@ export class Connection {
         } catch (error) {
           if (!(error instanceof StatewardError)) throw error;
           const free = freeMs(error);
+          if (isAway(error)) await this.#findFault();
           if (!isPassing(error) && (free === undefined || Date.now() + free > freeAt + ALIVE_MARGIN_MS)) throw error;
           if (free !== undefined) freeAt = Math.min(freeAt, Date.now() + free);
           const wait = free ?? (error.retryDelayMs || pause * (0.5 + Math.random() / 2));
@@ -123,6 +147,17 @@ export class Connection {
       }
     };
   }
+
+  /** Throws the lasting fault of a port, as of a certificate that has expired: waiting does not help. */
+  async #findFault(): Promise<void> {
+    const fault = this.#options.credentials ? "" : await findTlsFault(this.#target, this.#tls);
+    if (fault) throw new StatewardError(fault, grpc.status.UNAVAILABLE);
+  }
+}
+
+/** Whether nobody answered. */
+function isAway(error: StatewardError): boolean {
+  return !error.reason && error.code === grpc.status.UNAVAILABLE;
 }
 
 /** The metadata with the token, if there is one. A file is read for each call, because it may change. */

@@ -18,6 +18,7 @@ from stateward_sidecar.doctor.disk import (
     check_token_file,
 )
 from stateward_sidecar.doctor.machine import check_limits, check_memory
+from stateward_sidecar.doctor.network import check_ports
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import events
 from stateward_sidecar.settings import Settings
@@ -83,6 +84,7 @@ def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:
     yield check_key_file(settings.key_file, settings.data_dir, key)
     yield check_token_file(settings.token_file, settings.access_file)
     yield check_access_file(settings.access_file)
+    yield check_ports(settings)
     place = _existing(settings.data_dir)
     yield check_disk(place)
     yield check_space(place)

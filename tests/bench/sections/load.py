@@ -95,7 +95,7 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
         return
     section = Section("load", f"load of a {CLIENT} in Go, synced before each answer")
     tcp = f"127.0.0.1:{free_port()}"
-    with field.own_daemon("load", listen=tcp) as daemon:
+    with field.own_daemon("load", listen=tcp, exposed_port=True) as daemon:
         targets = list_targets(field, daemon, tcp)
         for size, size_bytes in SIZES.items():
             values = list(itertools.islice(make_values(payload, size_bytes), BODIES))

@@ -18,8 +18,9 @@ from stateward._io.aio.localstream import LocalStream
 from stateward._io.channel import Settings
 from stateward._io.local import NoFrames, frames_path, when_to_look_again
 from stateward._io.target import check_owner
+from stateward._io.tls import Renewal
 from stateward.blobs import Content
-from stateward.errors import DeadlineExceeded, ServerUnavailable
+from stateward.errors import DeadlineExceeded, ServerUnavailable, WrongTarget
 from stateward.v1.blob_service_pb2 import BlobBegin
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Connection:
         # While this time has not come, the daemon is taken for one that speaks no frames.
         self._look_s = 0.0
         self._grpc: GrpcWire | None = None
+        self._renewal = Renewal(settings.tls) if settings.tls is not None else None
         self._wires: list[Any] = [] if self._local is None else [self._local]
         # An event loop that ends, as in `asyncio.run`, closes the asynchronous generators that were started on it. If
         # another such generator makes a connection after that, the channel ends with this object.
@@ -112,7 +114,18 @@ class Connection:
 
             self._grpc = GrpcWire(self._settings, self.streams)
             self._wires.append(self._grpc)
+        elif self._renewal is not None and self._renewal.is_due():
+            with suppress(WrongTarget):  # a file is half written: the next look finds it whole
+                self._renew(self._grpc, self._renewal)
         return self._grpc
+
+    def _renew(self, old: GrpcWire, renewal: Renewal) -> None:
+        """Opens a channel with the files of TLS as they are now. Calls under way go on: they refer to the old one,
+        which ends with the last of them."""
+        renewed = type(old)(self._settings, self.streams)
+        renewal.note()
+        self._grpc = renewed
+        self._wires[self._wires.index(old)] = renewed
 
 
 async def _lifetime(wires: list[Any], streams: weakref.WeakSet[Any]) -> AsyncGenerator[None, None]:

@@ -116,7 +116,7 @@ class GrpcWire:
     def open(self, method: str, request: Message | None) -> GrpcStream:
         """Starts a streaming call. Does not wait. `request`: None = the requests are written."""
         call = self._methods[method](request, metadata=call_metadata(self._settings.token))
-        return GrpcStream(call, self._settings, is_written=request is None)
+        return GrpcStream(self, call, self._settings, is_written=request is None)
 
     async def close(self, grace_s: float | None) -> None:
         """Ends the channel. Calls under way may still end within the grace time."""
@@ -127,7 +127,8 @@ class GrpcWire:
 class GrpcStream:
     """A streaming call."""
 
-    def __init__(self, call: Any, settings: Settings, *, is_written: bool) -> None:
+    def __init__(self, wire: GrpcWire, call: Any, settings: Settings, *, is_written: bool) -> None:
+        self._wire = wire  # whose channel ends with its last reference
         self._call, self._settings = call, settings
         self._explain = explain_written if is_written else explain
 

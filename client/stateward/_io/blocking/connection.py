@@ -16,12 +16,13 @@ from stateward._io.blocking.local import LocalStream, LocalWire, Upload
 from stateward._io.channel import Settings
 from stateward._io.local import NoFrames, frames_path, when_to_look_again
 from stateward._io.target import check_owner
+from stateward._io.tls import Renewal
 from stateward.blobs import Content
-from stateward.errors import DeadlineExceeded, ServerUnavailable
+from stateward.errors import DeadlineExceeded, ServerUnavailable, WrongTarget
 from stateward.v1.blob_service_pb2 import BlobBegin
 
 if TYPE_CHECKING:
-    from stateward._io.blocking.grpcwire import GrpcStream, GrpcWire
+    from stateward._io.blocking.grpcwire import Channel, GrpcStream, GrpcWire
 
 
 class Connection:
@@ -37,6 +38,9 @@ class Connection:
         # While this time has not come, the daemon is taken for one that speaks no frames.
         self._look_s = 0.0
         self._grpc: GrpcWire | None = None
+        self._renewal = Renewal(settings.tls) if settings.tls is not None else None
+        # Of older files: who uses each channel yet, and what ends it.
+        self._older: list[tuple[weakref.ref[GrpcWire], Channel]] = []
         self._opening = threading.Lock()
 
     def call(self, method: str, request: Message, deadline_s: float | None) -> Any:
@@ -90,7 +94,9 @@ class Connection:
         if self._local is not None:
             self._local.close()
         if self._grpc is not None:
-            self._grpc.close()
+            self._grpc.channel.close()
+        for _, channel in self._older:
+            channel.close()
 
     def _frames(self) -> LocalWire | None:
         """Returns the local wire, unless the daemon was seen a moment ago to have none."""
@@ -112,7 +118,24 @@ class Connection:
             with self._opening:
                 if self._grpc is None:
                     self._grpc = GrpcWire(self._settings)
+        elif self._renewal is not None and self._renewal.is_due():
+            with suppress(WrongTarget):  # a file is half written: the next look finds it whole
+                self._renew(self._grpc, self._renewal)
         return self._grpc
+
+    def _renew(self, old: GrpcWire, renewal: Renewal) -> None:
+        """Opens a channel with the files of TLS as they are now. Calls under way go on, and refer to the old one, which
+        is closed later."""
+        with self._opening:
+            if self._grpc is old:
+                self._grpc = type(old)(self._settings)
+                renewal.note()
+                self._older.append((weakref.ref(old), old.channel))
+            used = [each for each in self._older if each[0]() is not None]
+            unused = [channel for wire, channel in self._older if wire() is None]
+            self._older = used
+        for channel in unused:
+            channel.close()
 
 
 class StartedStream:

@@ -30,14 +30,31 @@ WATCH_S = 1.0
 """The interval at which late answers are looked for."""
 
 
+class Channel:
+    """A channel of gRPC, and its end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.opened = open_channel(grpc, settings)
+        self.is_brittle = False
+
+    def close(self) -> None:
+        """Ends the channel, unless the daemon died during an upload on it.
+
+        gRPC 1.76 crashes the process about once in two hundred times when such a channel is closed.
+        """
+        if self.is_brittle:
+            _brittle_channels.append(self.opened)
+        else:
+            self.opened.close()
+
+
 class GrpcWire:
     """A channel. gRPC connects with the first call."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._channel = open_channel(grpc, settings)
-        self._methods = bind_methods(self._channel)
-        self._is_brittle = False
+        self.channel = Channel(settings)
+        self._methods = bind_methods(self.channel.opened)
 
     def call(self, method: str, request: Message, timeout_s: float) -> Any:
         """Makes one attempt of a unary call."""
@@ -70,7 +87,7 @@ class GrpcWire:
         try:
             return call.result()
         except grpc.RpcError as failure:
-            self._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
+            self.note(failure)
             if failures:
                 raise failures[0] from None
             raise explain(failure, self._settings) from None
@@ -85,7 +102,7 @@ class GrpcWire:
 
     def note(self, failure: grpc.RpcError) -> None:
         """Notes whether the daemon died in the middle of an upload."""
-        self._is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
+        self.channel.is_brittle |= failure.code() is grpc.StatusCode.UNAVAILABLE
 
     def pause(self, seconds: float, wait: Callable[[float], Any] = time.sleep) -> None:
         """Waits while gRPC goes on connecting.
@@ -106,16 +123,6 @@ class GrpcWire:
     def open(self, method: str, request: Message | None) -> GrpcStream:
         """Starts a streaming call. Does not wait. `request`: None = the requests are written."""
         return GrpcStream(self, self._methods[method], request, self._settings)
-
-    def close(self) -> None:
-        """Ends the channel, unless the daemon died during an upload on it.
-
-        gRPC 1.76 crashes the process about once in two hundred times when such a channel is closed.
-        """
-        if self._is_brittle:
-            _brittle_channels.append(self._channel)
-        else:
-            self._channel.close()
 
 
 class GrpcStream:

@@ -57,9 +57,10 @@ def demo(
     say(f"All {story.checks} checks passed in {time.perf_counter() - started:.0f} s.", style="bold green")
     if keep is not None:
         say(f"The data are in {keep}. To look at them, start a daemon on them, and ask in another terminal:")
-        say(f"  stateward-sidecar --data-dir {keep}/data --key-file {keep}/data.key --listen 127.0.0.1:7400 \\")
+        listen = f"unix://{(keep / 's.sock').absolute()}"
+        say(f"  stateward-sidecar --data-dir {keep}/data --key-file {keep}/data.key --listen {listen} \\")
         say(f"    --archive {(keep / 'bucket').absolute().as_uri()}")
-        say(f"  stateward --target 127.0.0.1:7400 show {THREAD}")
+        say(f"  stateward --target {listen} show {THREAD}")
 
 
 class Story:

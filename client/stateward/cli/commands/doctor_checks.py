@@ -271,12 +271,13 @@ def _is_here(target: str) -> bool:
 
 def _how_to_start(target: str) -> str:
     if not _is_here(target):
-        return "Check the address. A daemon listens on a unix socket or on loopback; a tunnel (ssh -L) leads further."
+        return "Check the address. A daemon elsewhere listens on a port with TLS, or a tunnel (ssh -L) leads to it."
     from stateward.opening.commands import find_kept_settings  # noqa: PLC0415  `--help` needs none of it
 
     if (kept := find_kept_settings(target)) is not None:
         return f"stateward.open() and commands without --target start it, with its settings in {kept}"
-    return f"Start a daemon: stateward-sidecar --listen {target}, or let stateward.open() start one"
+    listen = target if target.startswith("unix:") else f"{target} --exposed-port"
+    return f"Start a daemon: stateward-sidecar --listen {listen}, or let stateward.open() start one"
 
 
 def _one_line(text: str) -> str:

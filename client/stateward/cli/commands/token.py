@@ -182,7 +182,7 @@ def _digests(principal: Any) -> list[str]:
 
 def _users(principal: Any) -> list[str]:
     found = [f"{key} {principal[key]}" for key in ("uid", "gid") if key in principal]
-    return found + (["jwt"] if "jwt" in principal else [])
+    return found + [key for key in ("jwt", "tls") if key in principal]
 
 
 def _checked(grant: str) -> str:

@@ -4,6 +4,7 @@
     name = "booking-agents"
     token_sha256 = "…"        # of its token; several in a list, so that a client can change from one to the next
     jwt = { issuer = "…", claims = { sub = "…" } }  # which tokens of an `[[issuer]]`: see `issuers.py`
+    tls = "spiffe://…"        # a name in its certificate: a SPIFFE id, or a DNS name; several in a list
     uid = 1000                # of its processes; gid likewise. Only callers on the local wire are known by them
     grants = ["read,write default/booking-*", "signal */*"]
     limits = { calls = 100 }  # and [[namespace]] tables: see limits.py
@@ -31,7 +32,10 @@ from stateward_sidecar.store.thread.usage import NamespaceLimit
 T = TypeVar("T")
 PRINCIPALS_MAX, GRANTS_MAX, FILE_BYTES_MAX = 1000, 100, 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
-_KEYS = {"name", "token_sha256", "uid", "gid", "jwt", "grants", "limits"}
+_KEYS = {"name", "token_sha256", "tls", "uid", "gid", "jwt", "grants", "limits"}
+_SPIFFE = re.compile(r"spiffe://[a-z0-9._-]{1,255}(?:/[A-Za-z0-9._-]+)*")
+_DNS = re.compile(r"(?=.{1,253}$)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9])?)*")
+TLS_CHARS_MAX = 2048
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ class Identities:
 
     tokens: dict[bytes, Principal] = field(default_factory=dict)
     """By the digest of a token."""
+    certificates: dict[str, Principal] = field(default_factory=dict)
+    """By a name in the certificate of a client."""
     uids: dict[int, Principal] = field(default_factory=dict)
     gids: dict[int, Principal] = field(default_factory=dict)
     issuers: dict[str, Issuer] = field(default_factory=dict)
@@ -52,7 +58,7 @@ class Identities:
 
     def __len__(self) -> int:
         rules = sum(len(issuer.rules) for issuer in self.issuers.values())
-        return len(self.tokens) + len(self.uids) + len(self.gids) + rules
+        return len(self.tokens) + len(self.certificates) + len(self.uids) + len(self.gids) + rules
 
 
 def read_access_file(path: Path) -> Identities:
@@ -116,10 +122,20 @@ def _add(told: Any, found: Identities) -> str:
         raise ValueError(f"{name!r} has no grants")
     principal.limits = parse_limits(told.get("limits", {}))
     before = len(found)
+    _add_identities(told, principal, found)
+    if len(found) == before:
+        raise ValueError(f"{name!r} has no identity; give token_sha256, tls, jwt, uid or gid")
+    found.principals.append(principal)
+    return name
+
+
+def _add_identities(told: dict[str, Any], principal: Principal, found: Identities) -> None:
     for text in _texts(told, "token_sha256", GRANTS_MAX):
         if not re.fullmatch("[0-9a-f]{64}", text):
             raise ValueError("token_sha256 is not the digest of a token: 64 hex digits; stateward token new writes it")
         _put(found.tokens, bytes.fromhex(text), principal, "token_sha256")
+    for text in _texts(told, "tls", GRANTS_MAX):
+        _put(found.certificates, _certificate_name(text), principal, "tls")
     for key, numbers in (("uid", found.uids), ("gid", found.gids)):
         if key in told:
             if not isinstance(told[key], int) or isinstance(told[key], bool) or told[key] < 0:
@@ -127,10 +143,14 @@ def _add(told: Any, found: Identities) -> str:
             _put(numbers, told[key], principal, key)
     if "jwt" in told:
         add_rule(told["jwt"], principal, found.issuers)
-    if len(found) == before:
-        raise ValueError(f"{name!r} has no identity; give token_sha256, jwt, uid or gid")
-    found.principals.append(principal)
-    return name
+
+
+def _certificate_name(text: str) -> str:
+    if len(text) <= TLS_CHARS_MAX and _SPIFFE.fullmatch(text):
+        return text
+    if _DNS.fullmatch(text.lower()):
+        return text.lower()
+    raise ValueError(f"tls = {text!r} is neither a SPIFFE id (spiffe://domain/path) nor a DNS name")
 
 
 def _put(where: dict[T, Principal], key: T, principal: Principal, what: str) -> None:

@@ -3,7 +3,7 @@
 The token file has one token a line, and each of them may do everything. The access file says who may do what
 (`accessfile.py`). A client sends its token with each call. It may also be a JSON Web Token of an issuer that the file
 names (`bearers.py`), and then ends at its time. A program of the same host is also known by its user, if the
-kernel names it (the local wire), and a token that it sends counts first.
+kernel names it (the local wire), and a program with a certificate by a name in that (mutual TLS). A token counts first.
 
 Both files are looked at twice a second, and read again when they change, as a mounted Secret does. A change
 counts when it is half a second old: some programs empty a file before they write it, or write it in parts. Who is taken
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, time
@@ -41,6 +41,25 @@ HEADER, SCHEME = "authorization", "bearer"
 Metadata = Iterable[tuple[str, str | bytes]]
 User = tuple[int, int]
 """User and group of the calling process, as the kernel names them."""
+_NAMES = ("peer_spiffe_id", "peer_dns")
+"""What gRPC calls the names in a certificate. It has no SPIFFE id for one with two, which SPIFFE forbids."""
+
+
+class Peer(NamedTuple):
+    """What is known of a client beside its token."""
+
+    user: User | None = None
+    names: tuple[str, ...] = ()
+    """Of its certificate, which a CA of `--tls-client-ca` has signed: the SPIFFE id, and the DNS names."""
+
+
+def peer_of_certificate(told: Mapping[str, Iterable[bytes]]) -> Peer:
+    """Returns the client of a connection by what gRPC's TLS tells of it."""
+    names = [name.decode("ascii", "replace") for key in _NAMES for name in told.get(key, ())]
+    return Peer(None, tuple(name if name.startswith("spiffe:") else name.lower() for name in names))
+
+
+_NOBODY = Peer()
 
 
 class _File:
@@ -113,12 +132,10 @@ class _File:
 class _Stream:
     """A call that may stay open for days."""
 
-    __slots__ = ("caller", "error", "proof", "task", "token", "user")
+    __slots__ = ("caller", "error", "peer", "proof", "task", "token")
 
-    def __init__(
-        self, caller: Caller, token: bytes | None, proof: Proof | None, user: User | None, task: Any
-    ) -> None:
-        self.caller, self.token, self.proof, self.user, self.task = caller, token, proof, user, task
+    def __init__(self, caller: Caller, token: bytes | None, proof: Proof | None, peer: Peer, task: Any) -> None:
+        self.caller, self.token, self.proof, self.peer, self.task = caller, token, proof, peer, task
         self.error: StatewardError | None = None
         """Why it was ended."""
 
@@ -152,17 +169,17 @@ class Callers:
         """Called with the limits of namespaces when the files have changed."""
         self._give_allowances()
 
-    def identify(self, metadata: Metadata | None, user: User | None = None) -> Caller:
+    def identify(self, metadata: Metadata | None, peer: Peer = _NOBODY) -> Caller:
         """Returns who calls, by the token in a call's metadata, else by its process. Raises Unauthenticated."""
-        return self._identify(_token_of(metadata), user)[0]
+        return self._identify(_token_of(metadata), peer)[0]
 
     @contextmanager
-    def holding(self, metadata: Metadata | None, user: User | None = None) -> Iterator[Caller]:
+    def holding(self, metadata: Metadata | None, peer: Peer = _NOBODY) -> Iterator[Caller]:
         """Surrounds a stream, within its task. Raises Unauthenticated at once; that or PermissionDenied when the stream
         may no longer be."""
         token = _token_of(metadata)
-        caller, proof = self._identify(token, user)
-        stream = _Stream(caller, token.digest if token else None, proof, user, asyncio.current_task())
+        caller, proof = self._identify(token, peer)
+        stream = _Stream(caller, token.digest if token else None, proof, peer, asyncio.current_task())
         self._streams.add(stream)
         try:
             yield stream.caller
@@ -173,28 +190,34 @@ class Callers:
         finally:
             self._streams.discard(stream)
 
-    def _identify(self, token: _Token | None, user: User | None) -> tuple[Caller, Proof | None]:
+    def _identify(self, token: _Token | None, peer: Peer) -> tuple[Caller, Proof | None]:
         if monotonic() - self._looked_s >= LOOK_S:
             self._look()
-        principal = self._find(token.digest if token else None, user)
+        principal = self._find(token.digest if token else None, peer)
         if principal is None and self._bearers is not None and token is not None and token.text.count(".") == 2:
             proof = self._bearers.find(token.digest, token.text)
             return Caller(proof.principal, self.changes, proof.ends_s), proof
         if principal is None:
             what = "carries no token" if token is None else "carries a token that is not valid"
+            if token is None and peer.names:
+                what += f", and the access file does not name its certificate ({', '.join(peer.names)})"
             raise Unauthenticated(
                 f"the call {what}; this daemon asks for one: set STATEWARD_TOKEN_FILE, or send the metadata "
                 "'authorization: Bearer TOKEN'"
             )
         return Caller(principal, self.changes), None
 
-    def _find(self, token: bytes | None, user: User | None) -> Principal | None:
+    def _find(self, token: bytes | None, peer: Peer) -> Principal | None:
         for file in self._files:
             found = file.found
             if token is not None:
                 if token in found.tokens:
                     return found.tokens[token]
-            elif user is not None and (user[0] in found.uids or user[1] in found.gids):
+                continue
+            for name in peer.names:
+                if name in found.certificates:
+                    return found.certificates[name]
+            if (user := peer.user) is not None and (user[0] in found.uids or user[1] in found.gids):
                 return found.uids.get(user[0]) or found.gids[user[1]]
         return None
 
@@ -241,13 +264,15 @@ class Callers:
             self._give_allowances()
             self.on_namespaces(self.namespaces)
             for stream in list(self._streams):
-                principal = self._find(stream.token, stream.user)
+                principal = self._find(stream.token, stream.peer)
                 if principal is None and stream.proof is not None and self._bearers is not None:
                     principal = self._bearers.again(stream.proof)
                 if principal is not None:
                     stream.caller.principal = principal
                 if principal is None:
-                    stream.revoke(Unauthenticated("the token of this stream was taken away; open it with a valid one"))
+                    what = "name in the certificate" if stream.peer.names else "user"
+                    what = f"the {what if stream.token is None else 'token'} of this stream was taken away"
+                    stream.revoke(Unauthenticated(f"{what}; open it with a valid one"))
                 elif not stream.caller.still_may():
                     stream.revoke(PermissionDenied(f"{principal.name} has lost the grant of this stream"))
 

@@ -82,7 +82,7 @@ class AdminService:
             max_message_bytes=limits.message_bytes, request_id_window_entries=REQUEST_WINDOW_ENTRIES,
             default_durability=facts.default_durability, key_id=facts.key_id, warnings=facts.warnings,
             features=FEATURES, max_request_items=ITEMS_MAX, not_ready=facts.list_reasons(),
-            wire="frames" if isinstance(context, LocalCall) else "grpc",
+            wire=_wire_of(context),
             limits=[LimitUse(**used._asdict()) for used in self._limits_of(request.namespace)],
         )  # fmt: skip
         if self._calls.ownership.archive is not None:
@@ -153,3 +153,9 @@ class AdminService:
         if remaining is not None:
             grace_s = min(grace_s, max(remaining - min(MARGIN_S, remaining * MARGIN_SHARE), 0.0))
         return await self._drain.begin(grace_s)
+
+
+def _wire_of(context: grpc.aio.ServicerContext) -> str:
+    if isinstance(context, LocalCall):
+        return "frames"
+    return "grpc+tls" if b"ssl" in context.auth_context().get("transport_security_type", ()) else "grpc"

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest
 from stateward.v1.thread_pb2 import ThreadInfo
 from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
-from stateward_sidecar.service.admission.callers import Callers, User
+from stateward_sidecar.service.admission.callers import Callers, Peer, peer_of_certificate
 from stateward_sidecar.service.admission.grants import Caller, Need
 from stateward_sidecar.service.admission.limits import Places
 from stateward_sidecar.service.admission.memory import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Room, Share
@@ -112,7 +112,7 @@ class Method:
         """Returns who calls; None = anybody may. Raises Unauthenticated."""
         if self.callers is None:
             return None
-        found = self.callers.identify(context.invocation_metadata(), _user_of(context))
+        found = self.callers.identify(context.invocation_metadata(), _peer_of(context))
         caller_of_call.set(found)
         return found
 
@@ -122,7 +122,7 @@ class Method:
         if self.callers is None:
             yield None
             return
-        with self.callers.holding(context.invocation_metadata(), _user_of(context)) as found:
+        with self.callers.holding(context.invocation_metadata(), _peer_of(context)) as found:
             caller_of_call.set(found)
             allowance = found.principal.allowance
             if allowance is None:
@@ -337,8 +337,10 @@ def spend(caller: Caller, request: Message) -> None:
         caller.principal.allowance.pace.spend(saves)
 
 
-def _user_of(context: grpc.aio.ServicerContext) -> User | None:
-    return (context.peer.uid, context.peer.gid) if isinstance(context, LocalCall) and context.peer.uid >= 0 else None
+def _peer_of(context: grpc.aio.ServicerContext) -> Peer:
+    if not isinstance(context, LocalCall):
+        return peer_of_certificate(context.auth_context())
+    return Peer((context.peer.uid, context.peer.gid) if context.peer.uid >= 0 else None)
 
 
 def reading_of(namespace: str, *, is_stream: bool = False) -> Callable[[str], bool] | None:

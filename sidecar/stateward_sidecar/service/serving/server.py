@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import resource
 import socket
 import stat
@@ -23,6 +22,7 @@ import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
+from stateward_sidecar.addresses import TLS_MARK, Port, parse_listen
 from stateward_sidecar.errors import ShuttingDown, StartError
 from stateward_sidecar.measures import CallMeasures, Wires
 from stateward_sidecar.service.admission.callers import Callers
@@ -35,7 +35,8 @@ from stateward_sidecar.service.local.running import LocalMethod
 from stateward_sidecar.service.methods import METHODS, Facts, verb_name
 from stateward_sidecar.service.serving.handlers import make_handler
 from stateward_sidecar.service.serving.open_door import open_to_all
-from stateward_sidecar.settings import LOOPBACK, PORT_MAX, private_directory
+from stateward_sidecar.service.serving.tls import Tls
+from stateward_sidecar.settings import private_directory
 from stateward_sidecar.telemetry import log
 
 # How far above the limit a message may be for the daemon to receive it and refuse it with ErrorInfo. The core keeps
@@ -131,10 +132,11 @@ class Server:
         *,
         gather: Gather | None = None,
         listeners: int = 1,
+        tls: Tls | None = None,
     ) -> None:
         """``gather``: of the local wire, which unix sockets then have beside them; None = they have not.
 
-        ``listeners``: how many of gRPC there will be.
+        ``listeners``: how many of gRPC there will be. ``tls``: of ports that have TLS.
         """
         message_bytes_max += MESSAGE_SLACK_BYTES
         self._server = grpc.aio.server(
@@ -142,6 +144,7 @@ class Server:
         )
         self._gate = gate
         self._callers = callers
+        self._tls = tls
         self._calls = _OpenCalls()
         framed = list[LocalMethod]()
         for descriptor, service in services.items():
@@ -165,22 +168,20 @@ class Server:
         self._health = open_to_all(self._server, [descriptor.full_name for descriptor in services])
 
     def listen(self, url: str) -> str:
-        """Adds a listener: ``unix:///path`` or a loopback ``host:port``. Returns its target. Raises StartError."""
-        if url.startswith("unix:"):
-            return self._listen_unix(Path(re.sub(r"^unix:(//(?=/))?", "", url)))
-        host, _, port = url.rpartition(":")
-        if not port.isdigit() or int(port) > PORT_MAX:
-            raise StartError(f"--listen {url}: this is not an address; give unix:///path or host:port")
-        if host not in LOOPBACK:
-            raise StartError(
-                f"--listen {url}: an address that is not loopback needs TLS, which this version does not have; use a "
-                "unix socket or 127.0.0.1"
-            )
+        """Adds a listener: ``unix:///path``, ``host:port?tls`` or ``host:port``. Returns its address. Raises
+        StartError."""
+        place = parse_listen(url)
+        return self._listen_port(url, place) if isinstance(place, Port) else self._listen_unix(place)
+
+    def _listen_port(self, url: str, port: Port) -> str:
         try:
-            bound = self._server.add_insecure_port(url)
+            if not port.has_tls:
+                return f"{port.host}:{self._server.add_insecure_port(port.target)}"
+            assert self._tls is not None  # ``check_listeners`` looks before
+            bound = self._server.add_secure_port(port.target, self._tls.credentials())
         except RuntimeError:
             raise StartError(f"--listen {url}: the address is in use or not available") from None
-        return f"{host}:{bound}"
+        return f"{port.host}:{bound}{TLS_MARK}"
 
     def _listen_unix(self, path: Path) -> str:
         if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:

@@ -5,7 +5,6 @@ import com.google.protobuf.ByteString;
 import com.google.rpc.ErrorInfo;
 import com.stateward.v1.*;
 import io.grpc.Grpc;
-import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.StatusRuntimeException;
 import java.io.IOException;
@@ -32,7 +31,7 @@ final class Client {
   @SuppressWarnings("unchecked")
   Client(String target, String thread) throws IOException {
     Map<String, ?> policy = new Gson().fromJson(Files.readString(Path.of("proto/service_config.json")), Map.class);
-    channel = Grpc.newChannelBuilder(target, InsecureChannelCredentials.create())
+    channel = Grpc.newChannelBuilder(target, Tls.transport(target))
         .defaultServiceConfig(policy)
         .perRpcBufferLimit(64 << 20) // by default, gRPC retries no request above 1 MiB
         .retryBufferSize(256 << 20)
