@@ -8,9 +8,8 @@ mod tls;
 mod work;
 mod writer;
 
-use std::{env, error::Error, time::Duration};
-
 use sha2::{Digest, Sha256};
+use std::{env, error::Error, time::Duration};
 
 use client::{Thread, add, add_number, binary, data, new_options, set, text, v1};
 use retry::{explain, retry};
