@@ -312,8 +312,19 @@ def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> t
         if flags.get(name) is not None:
             given[name] = flags[name]
     _check_kinds(given)
+    _check_tokens(given, flags, environment)
     settings = _settings(given, environment)
     return replace(settings, ready_fd=flags["ready_fd"]), bool(flags["health"])
+
+
+def _check_tokens(given: Mapping[str, Any], flags: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Refuses the variable of a client's own token beside a file of principals: it also names the file whose tokens may
+    do everything, so a token with few rights, or one that was revoked, would have all of them."""
+    if given.get("access") and environment.get("STATEWARD_TOKEN_FILE") and flags.get("token_file") is None:
+        raise StartError(
+            "STATEWARD_TOKEN_FILE is set beside a file of principals (--access): to the daemon it names the file whose "
+            "tokens may do everything. Unset it for the daemon; give --token-file if that is what you mean"
+        )
 
 
 def _check_kinds(given: Mapping[str, Any]) -> None:

@@ -115,6 +115,7 @@ WRONG = {
     "a grant without a pattern": (("new", "FILE", "a", "--grant", "read"), "is no grant"),
     "an unknown principal": (("revoke", "FILE", "nobody"), "no principal 'nobody'"),
     "no token": (("revoke", "FILE", "known"), "has no token"),
+    "a list of no file": (("list", "/tmp/no-such-access.toml"), "no such file"),
     "another digest": (("revoke", "FILE", "known", "--digest", "ffff"), "begins with ffff"),
 }
 

@@ -33,6 +33,7 @@ from stateward_sidecar import errors
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission import callers
 from stateward_sidecar.service.admission.accessfile import read_access_file
+from stateward_sidecar.service.admission.callers import _without_quotes
 from stateward_sidecar.service.admission.grants import VERBS, Caller, Principal, needs_of, parse_grant
 
 FILE = """
@@ -475,3 +476,12 @@ def test_a_check_takes_no_time() -> None:
         caller.admit(needs, request)
         took.append(time.perf_counter() - began)
     assert min(took) < 50e-6
+
+
+def test_the_log_quotes_nothing_of_a_file_of_principals() -> None:
+    """What is wrong with a principal may have names of threads in it; why a file cannot be read has none."""
+    wrong = "the access file a.toml, principal 3: 'team-secret/patient-*' is no grant"
+    assert "patient" not in _without_quotes(wrong)
+    assert "principal 3" in _without_quotes(wrong)
+    unread = "cannot read the access file a.toml: Permission denied"
+    assert _without_quotes(unread) == unread

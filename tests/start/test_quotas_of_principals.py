@@ -23,7 +23,7 @@ from stateward.errors import RateExceeded
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, StreamedCall
 from stateward.v1.call_service_pb2_grpc import CallServiceStub
-from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
+from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, GetThreadRequest, WatchRequest
 from stateward.v1.thread_service_pb2_grpc import ThreadServiceStub
@@ -169,6 +169,19 @@ def test_calls_on_a_stream_have_the_limits_of_others(tmp_path: Path, connect: Ca
         assert {(reason, facts["limit"]) for reason, facts, _ in refusals} == {("QUOTA_EXCEEDED", "saves_per_second")}
         assert len({pause_s for *_, pause_s in refusals}) == len(refusals)  # they do not come again together
         watch.cancel()
+
+
+def test_a_stream_of_calls_takes_no_place(tmp_path: Path, connect: Callable[[Daemon], Any]) -> None:
+    """Programs keep one open while they make no call: others of the principal read."""
+    with run_daemon(access=limited(tmp_path, limits={"calls": 1, "streams": 1})) as daemon, connect(daemon) as channel:
+        waiting = [queue.SimpleQueue[Any]() for _ in range(2)]
+        for number, sent in enumerate(waiting):
+            stream = CallServiceStub(channel).RunCalls(iter(sent.get, None), metadata=AUTHORIZED, timeout=30)
+            sent.put(RunCallsRequest(calls=[StreamedCall(call=1, save=save(number, f"t{number}"))]))
+            assert next(stream).answers
+        assert CheckpointServiceStub(channel).Hydrate(HydrateRequest(thread="t1"), metadata=AUTHORIZED, timeout=30)
+        for sent in waiting:
+            sent.put(None)
 
 
 def test_the_python_client_waits_for_its_pace(tmp_path: Path, connect: Callable[[Daemon], Any]) -> None:

@@ -132,3 +132,16 @@ def test_times_are_written_as_elsewhere(text: str, seconds: float) -> None:
     """With a unit as on the command line of `stateward`, or as plain seconds."""
     settings, _ = load_settings(["--grace", text, "--archive-lease", text], {})
     assert (settings.grace_s, settings.archive_lease_s, settings.archive_check_s) == (seconds, seconds, seconds)
+
+
+def test_a_clients_token_beside_a_file_of_principals_is_refused() -> None:
+    """Its variable also names the file whose tokens may do everything. A flag says that this is meant."""
+    environment = {"STATEWARD_TOKEN_FILE": "/run/booking.token", "HOME": "/root"}
+    with pytest.raises(StartError, match=r"STATEWARD_TOKEN_FILE.*--access"):
+        load_settings(["--access", "/run/access.toml"], environment)
+    with pytest.raises(StartError, match=r"STATEWARD_TOKEN_FILE.*--access"):
+        load_settings([], {**environment, "STATEWARD_ACCESS": "/run/access.toml"})
+    settings, _ = load_settings(["--access", "/run/access.toml", "--token-file", "/run/all.tokens"], environment)
+    assert settings.token_file == Path("/run/all.tokens")
+    settings, _ = load_settings([], environment)
+    assert settings.token_file == Path("/run/booking.token")

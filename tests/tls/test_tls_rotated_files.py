@@ -18,6 +18,10 @@ from stateward import AsyncClient, Client
 from stateward._io import tls
 from stateward.errors import StatewardError
 from stateward.testing import Daemon, run_daemon
+from stateward_sidecar.errors import StartError
+from stateward_sidecar.service.serving import tls as serving
+from stateward_sidecar.service.serving.tls import Tls
+from stateward_sidecar.storage.certificates import CertificateFiles, Certificates
 
 
 class Busy:
@@ -210,3 +214,21 @@ def test_a_stream_outlives_the_change(place: Path, ca: Authority, own: Certified
             time.sleep(1.2 * tls.LOOK_S)
             client.thread("t").append("m", 9)
         assert len(connection._older) <= 2
+
+
+def test_files_that_count_later_are_looked_at_again(own: Certified, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A certificate of a clock that is ahead begins to be valid without a change of its file."""
+    files = CertificateFiles(own.cert, own.key, None)
+    used, is_valid, read = Tls(files), False, serving.read_certificates
+
+    def early(files: CertificateFiles) -> Certificates:
+        if not is_valid:
+            raise StartError("is valid from tomorrow on")
+        return read(files)
+
+    monkeypatch.setattr(serving, "read_certificates", early)
+    replace(own.cert, own.cert.read_bytes())
+    assert used._fetch() is None
+    is_valid = True
+    assert used._fetch() is not None
+    assert used._fetch() is None

@@ -98,6 +98,8 @@ def list_(file: FileArgument, as_json: JsonOption = False) -> None:
     Examples:
       stateward token list access.toml
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if not file.exists():
+        raise CommandError(f"cannot read {file}: no such file")
     found = _read(file).unwrap().get("principal", [])
     if as_json:
         print_json(found)

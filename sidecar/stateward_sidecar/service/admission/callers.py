@@ -14,6 +14,7 @@ admits nobody. If a file cannot be read, or is wrong, what it said before goes o
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from stateward_sidecar.service.admission.bearers import Bearers, Proof
 
 LOOK_S = 0.5
+_PLACE = re.compile(r", (principal|namespace|issuer) [0-9]+$")
 """How often a file is looked at, and how old a change is when it counts."""
 ASIDE_BYTES = 16 << 10
 """Larger files are read in a thread."""
@@ -117,7 +119,8 @@ class _File:
             self.found = Identities(namespaces=self.found.namespaces)  # of these others are no reason to be free
         elif isinstance(outcome, StartError):
             if not self._is_told:
-                log.error(f"the {self._what} cannot be used; what it said before goes on", error=outcome.message)
+                error = _without_quotes(outcome.message)
+                log.error(f"the {self._what} cannot be used; what it said before goes on", error=error)
             self._is_told = isinstance(outcome.__context__, OSError)  # then it is tried again
             if not self._is_told:
                 self._changing, self._stamp = None, stamp
@@ -308,3 +311,10 @@ def _token_of(metadata: Metadata | None) -> _Token | None:
         return _Token(b"", "")
     token = token.strip()
     return _Token(token_digest(token), token)
+
+
+def _without_quotes(message: str) -> str:
+    """Returns a message about a file for the log. What a principal's entry says may have names of threads, which no log
+    tells: the doctor, which is asked by whoever may read the file, says it all."""
+    where, _, _ = message.partition(": ")
+    return f"{where} is wrong: stateward doctor says how" if _PLACE.search(where) else message

@@ -150,7 +150,7 @@ class WriterService:
 
     async def _take_all(self, stream: Stream) -> None:
         try:
-            while (data := await stream.exchange.receive()) is not None:
+            while (data := await self._next(stream)) is not None:
                 try:
                     request = await stream.exchange.open(data)
                 except (InvalidField, QueueFull) as error:
@@ -170,10 +170,16 @@ class WriterService:
         finally:
             stream.taken.put_nowait(None)
 
+    @staticmethod
+    async def _next(stream: Stream) -> bytes | None:
+        """Returns the next message. It is received when its save may be made: one that waits would hold memory that
+        others need."""
+        await stream.exchange.pace()
+        return await stream.exchange.receive()
+
     async def _frame(self, request: WriteRequest, stream: Stream) -> Frame:
         kind = request.WhichOneof("frame")
         if kind == "save":
-            await stream.exchange.pace()
             return await self._take(request.save, stream)
         if kind == "reset":
             return await self._begin_anew(stream)

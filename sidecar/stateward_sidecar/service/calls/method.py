@@ -128,11 +128,11 @@ class Method:
             if allowance is None:
                 yield found
                 return
-            if self.may_wait:  # a call that is held as a stream is
-                places = allowance.places_of(self.facts)
-            else:
-                places = allowance.other_calls if self.carries_calls else allowance.streams
-            with places.taken():
+            if self.carries_calls:  # each of its calls has a place of its own
+                yield found
+                return
+            # A call that waits is held as a stream is, and counts as a call.
+            with (allowance.places_of(self.facts) if self.may_wait else allowance.streams).taken():
                 yield found
 
     def admit(self, request: Message, *, is_kept: bool = False) -> None:

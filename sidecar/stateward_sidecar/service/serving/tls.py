@@ -22,8 +22,8 @@ class Tls:
         self._files = files
         self._stamp = files.stamp()
         self.certificates = read_certificates(files)
-        # Whether the log says already that a file cannot be read.
-        self._is_told = False
+        # Of which files the log says already why they cannot be used.
+        self._told: tuple[object, str] | None = None
         self._lock = threading.Lock()
 
     def credentials(self) -> grpc.ServerCredentials:
@@ -42,14 +42,12 @@ class Tls:
             try:
                 self.certificates = read_certificates(self._files)
             except StartError as error:  # perhaps they are being replaced, one after the other
-                is_unread = isinstance(error.__context__, OSError)  # then the next connection tries again
-                if not (is_unread and self._is_told):
+                # The next connection tries again: a certificate may begin to be valid without a change of its file.
+                if self._told != (stamp, error.message):
                     log.error("the TLS files cannot be used; what they held before goes on", error=error.message)
-                self._is_told = is_unread
-                if not is_unread:
-                    self._stamp = stamp
+                self._told = stamp, error.message
                 return None
-            self._stamp, self._is_told = stamp, False
+            self._stamp, self._told = stamp, None
             log.info("read the TLS files again", ends=self.certificates.ends.isoformat())
             return _configuration(self.certificates)
 
