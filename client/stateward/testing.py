@@ -102,6 +102,8 @@ class Daemon:
             command += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
         # The daemon can import everything that this process can, installed or not.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        if "access" in self._flags and "token_file" not in self._flags:
+            environment.pop("STATEWARD_TOKEN_FILE", None)  # the program's own token, as a client
         with self._stderr.open("a") as stderr:
             self._process = self._popen(
                 command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment, cwd=self._directory

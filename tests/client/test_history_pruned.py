@@ -36,7 +36,7 @@ class Cut:
         self.reading: Reading[HistoryEntry] = Reading(reader, lambda: 30.0)
         self.is_cut = False
         self._client = daemon.client()
-        self._stub = CheckpointServiceStub(self._client._session.connected().over_grpc()._channel)
+        self._stub = CheckpointServiceStub(self._client._session.connected().over_grpc().channel.opened)
         self._call: Any = None
 
     def cut(self) -> None:

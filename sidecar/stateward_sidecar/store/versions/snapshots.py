@@ -10,7 +10,7 @@ when the weight reaches the size of the last snapshot, and at least 32 KiB. So s
 are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
 
 A state whose logs have grown also gets a snapshot, and then their older entries become segments (blobs/segments.py).
-Such a snapshot has only the newest entries and the names of segments. It is due by weight only from 1 MiB on, because a
+Such a snapshot has only the newest entries and the names of segments. It is due by weight only from 256 KiB on, because a
 replay from it reads no segment.
 
 The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
@@ -118,7 +118,7 @@ def _clearing(context: Context, number: int, version: int) -> Write:
     return Write(run=run, background=True, frees_space=True)
 
 
-WEIGHT_MIN_BYTES, WEIGHT_SEALED_BYTES = 32 << 10, 1 << 20
+WEIGHT_MIN_BYTES, WEIGHT_SEALED_BYTES = 32 << 10, 256 << 10
 # A snapshot of a larger state takes memory from the budget: the state in one piece, compressed, and as sealed rows.
 COUNTED_FROM_BYTES, MEMORY_SHARE = 4 << 20, 3
 
