@@ -16,7 +16,9 @@ pytest.importorskip("langgraph.checkpoint.base", reason="the extra langgraph is 
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
+from stateward._operations.steps import ThreadRef
 from stateward.langgraph import StatewardSaver
+from stateward.langgraph._bases import Base, Bases
 
 CONFIG: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
 
@@ -86,3 +88,17 @@ def test_a_list_of_large_checkpoints_gives_what_single_reads_give(tmp_path: Path
         assert list(saver.list(CONFIG)) == single
     assert calls.count("ListCheckpoints") == 2
     assert calls.count("Hydrate") < 14
+
+
+def test_the_last_checkpoint_is_remembered_however_large_it_is() -> None:
+    """To read it back before each write would take far longer than all else; others go."""
+    bases = Bases(5000)
+    one, two = ThreadRef("default", "one", "main"), ThreadRef("default", "two", "main")
+    large = Base(version=1, rest=("json", b"x" * 9000))
+    bases.keep(one, "1", large)
+    assert bases.get(one, "1") is large
+    bases.keep(two, "1", Base(version=1))
+    assert (bases.get(one, "1"), bases.newest(two)) == (None, Base(version=1))
+    nothing = Bases(0)
+    nothing.keep(one, "1", Base(version=1))
+    assert nothing.newest(one) is None

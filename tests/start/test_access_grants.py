@@ -381,14 +381,14 @@ def test_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_file_of_the_guide_is_right(tmp_path: Path, repository: Path) -> None:
-    """Its three principals, and what they may do."""
+    """Its four principals, and what they may do."""
     text = (repository / "docs/guide.md").read_text()
     path = tmp_path / "access.toml"
     path.write_text(text.partition("```toml\n")[2].partition("```")[0])
     found = read_access_file(path)
-    assert len(found) == 3
+    assert len(found) == 4
     assert found.uids[1000].may_everywhere(VERB_ADMIN)
-    assert [each.name for each in found.tokens.values()] == ["booking", "reviewer"]
+    assert [each.name for each in found.tokens.values()] == ["booking", "reviewer", "auditor"]
 
 
 WRONG = {

@@ -58,13 +58,14 @@ class Bases:
         return found[1] if found is not None else None
 
     def keep(self, ref: ThreadRef, checkpoint_id: str, base: Base) -> None:
-        """Keeps a version in place of the one that was kept for its branch."""
+        """Keeps a version in place of the one that was kept for its branch. The last one stays, however large it is,
+        unless nothing is to be kept: to read it back before each write would take far longer than all else."""
         size_bytes = base.size_bytes
         with self._lock:
             self._drop((ref.thread, ref.branch))
             self._items[ref.thread, ref.branch] = checkpoint_id, base, size_bytes
             self._used_bytes += size_bytes
-            while self._used_bytes > self._limit_bytes:
+            while self._used_bytes > self._limit_bytes and (len(self._items) > 1 or not self._limit_bytes):
                 self._drop(next(iter(self._items)))
 
     def forget(self, ref: ThreadRef) -> None:

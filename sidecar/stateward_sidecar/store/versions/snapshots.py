@@ -10,8 +10,8 @@ when the weight reaches the size of the last snapshot, and at least 32 KiB. So s
 are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
 
 A state whose logs have grown also gets a snapshot, and then their older entries become segments (blobs/segments.py).
-Such a snapshot has only the newest entries and the names of segments. It is due by weight only from 256 KiB on, because a
-replay from it reads no segment.
+Such a snapshot has only the newest entries and the names of segments. It is due by weight only from 256 KiB on, because
+a replay from it reads no segment.
 
 The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
 sealed pieces, one in each transaction. A small piece joins a transaction that commits saves anyway. The first piece is
