@@ -434,6 +434,29 @@ def test_segments_are_no_change_of_the_thread(desk: Desk) -> None:
     write(desk.store, desk.store.deleter.delete(request))
 
 
+def test_a_version_that_goes_while_its_snapshot_is_made(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory names no segment of it: no snapshot does."""
+    seal = module.seal_segments
+
+    def pruned_meanwhile(*arguments: object) -> module.Sealed:
+        found = seal(*arguments)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        shrink_segments(monkeypatch)
+        version = get(desk.store).head.last_version
+        desk.append()
+        desk.store.pruner.prune(PruneThreadRequest(**PLACE, versions=spans_of(Ranges([(version, version)]))))
+        return found
+
+    desk.grow(10)
+    monkeypatch.setattr("stateward_sidecar.store.versions.snapshots.seal_segments", pruned_meanwhile)
+    while not get(desk.store).pruned.pairs():
+        desk.grow(1)
+    assert not has_segments(desk.tree())
+    desk.check()
+    desk.grow(20)
+    desk.check()
+
+
 def test_a_copy_forgets_snapshots_whose_segments_are_gone(desk: Desk) -> None:
     """They were never shipped, and the next owner collected the segments: edits lead to the same states."""
     desk.grow(40)

@@ -154,9 +154,11 @@ class Snapshots:
         try:
             with self._context.engine.read() as txn:
                 digest = replay.read_version(txn, thread, version).header.digest
-        except StatewardError:  # it was pruned, or is in the archive only
+        except BaseException as error:
             thread.snapshot_pending = False
-            return
+            if isinstance(error, StatewardError):  # it was pruned, or is in the archive only
+                return
+            raise
         self._make(thread, BranchHead(version=version, digest=digest), tree)
 
     def consider(
@@ -216,7 +218,7 @@ class Snapshots:
         return live is not None and version in live.snapshots
 
     def _store_head(self, thread: Thread, branch: BranchHead, tree: StateTree) -> bool:
-        """Returns False if the version has a snapshot by now, which is another one."""
+        """Returns False if the version has a snapshot by now, which is another one, or is gone."""
         has_dictionary = thread.saves > 0 and self._context.cache.fit_together(tree)
         is_stored = self.store(
             thread, branch.version, branch.digest, to_snapshot(tree), branch if branch.name else None,
@@ -263,7 +265,7 @@ class Snapshots:
         has_dictionary: bool = False,
     ) -> bool:
         """Writes the snapshot of a state, and waits until it is committed. Do not call it on the event loop or in the
-        writer. Returns False, and writes nothing, if the version has a snapshot by now.
+        writer. Returns False if the version has a snapshot by now, or is gone.
 
         ``named``: the segments that it names. ``frees_space``: the snapshot belongs to a prune. A caller waits for it,
         and the prune frees more than it takes.
@@ -278,12 +280,15 @@ class Snapshots:
                 if has_dictionary:
                     # Before the snapshot exists, so that the next save finds both, and is compressed with it.
                     context.cache.put_dictionary(number, Dictionary(version, digest, snapshot))
+                is_written = False
                 try:
-                    self._write(thread, version, digest, content, len(snapshot), branch, frees_space=frees_space)
-                except BaseException:
-                    context.cache.drop_dictionary(number, version)
-                    raise
-        return True
+                    is_written = self._write(
+                        thread, version, digest, content, len(snapshot), branch, frees_space=frees_space
+                    )
+                finally:
+                    if not is_written:
+                        context.cache.drop_dictionary(number, version)
+        return is_written
 
     def _write(
         self,
@@ -295,7 +300,7 @@ class Snapshots:
         branch: BranchHead | None,
         *,
         frees_space: bool,
-    ) -> None:
+    ) -> bool:
         for index in range(len(content.pieces) - 1, 0, -1):
             row = self._seal(thread, version, digest, content, index)
             self._submit(partial(_put_piece, thread, version, index, row), row, frees_space)
@@ -305,16 +310,17 @@ class Snapshots:
         def count() -> None:
             counters.snapshot_plain_bytes += plain_bytes
 
-        def finish(txn: lmdb.Transaction, batch: Batch) -> None:
+        def finish(txn: lmdb.Transaction, batch: Batch) -> bool:
             draft = self._threads.draft(txn, batch, thread.identity.namespace, thread.name)
             if draft is None or draft.identity.number != thread.number or version in draft.pruned:
                 drop(txn, thread.number, version)  # meanwhile the thread was deleted, or the version was pruned
-                return
+                return False
             _put_piece(thread, version, 0, row, txn, batch)
             self._finish(txn, batch, draft, version, stored_bytes, branch)
             batch.after_commit.append(count)
+            return True
 
-        self._submit(finish, row, frees_space)
+        return bool(self._submit(finish, row, frees_space))
 
     def _check_segments(self, thread: Thread, named: AbstractSet[bytes]) -> None:
         """Raises Corrupt if a segment that the snapshot names was swept: memory was older than the disk. While the
@@ -333,12 +339,12 @@ class Snapshots:
             identity.cipher, parts.SNAPSHOT_MAGIC, content, index, digest, identity.uid, layout.u64(version)
         )
 
-    def _submit(self, run: Callable[[lmdb.Transaction, Batch], None], row: bytes, frees_space: bool) -> None:
+    def _submit(self, run: Callable[[lmdb.Transaction, Batch], object], row: bytes, frees_space: bool) -> object:
         write = Write(
             run=run, size_bytes=len(row) + 8192, background=not frees_space, has_time=not frees_space,
             is_alone=frees_space, frees_space=frees_space,
         )  # fmt: skip
-        self._context.writer.submit(write, wait=True).wait()
+        return self._context.writer.submit(write, wait=True).wait()
 
     def _finish(
         self,
