@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from stateward_sidecar.addresses import has_tls
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.settings import Settings
+from stateward_sidecar.storage.files import stamp_of
 
 FILE_BYTES_MAX = 1 << 20
 
@@ -30,7 +31,7 @@ class CertificateFiles(NamedTuple):
 
     def stamp(self) -> tuple[tuple[int, ...], ...]:
         """Changes when a file does, or when another file takes its place."""
-        return tuple(_stamp(path) for path in self if path is not None)
+        return tuple(stamp_of(path) for path in self if path is not None)
 
 
 class Certificates(NamedTuple):
@@ -125,11 +126,3 @@ def _names(certificate: x509.Certificate) -> tuple[str, ...]:
 
 def _told(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M} UTC"
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
