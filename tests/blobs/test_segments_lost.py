@@ -457,6 +457,26 @@ def test_a_version_that_goes_while_its_snapshot_is_made(desk: Desk, monkeypatch:
     desk.check()
 
 
+def test_a_burst_that_ends_while_a_snapshot_is_made(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it appended becomes segments, though no save follows."""
+    seal = module.seal_segments
+
+    def crowded_meanwhile(*arguments: object) -> module.Sealed:
+        found = seal(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr("stateward_sidecar.store.versions.snapshots.seal_segments", seal)
+        for _ in range(30):
+            desk.append()
+        return found
+
+    monkeypatch.setattr("stateward_sidecar.store.versions.snapshots.seal_segments", crowded_meanwhile)
+    while len(desk.log) < 30:
+        desk.grow(1)
+    settle(desk.store)  # the snapshot that the first one has started
+    assert not module.has_due(desk.tree())
+    assert resident_bytes(desk.tree()) < codec.TAIL_BYTES
+    desk.check()
+
+
 def test_a_copy_forgets_snapshots_whose_segments_are_gone(desk: Desk) -> None:
     """They were never shipped, and the next owner collected the segments: edits lead to the same states."""
     desk.grow(40)

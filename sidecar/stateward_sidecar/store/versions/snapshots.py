@@ -139,7 +139,7 @@ class Snapshots:
         """Has segments made of a state that a save was to be made from, which need not be that of a head."""
         branch = thread.branches.get(branch_name)
         if branch is not None and branch.version == version:
-            self.consider(thread, branch_name, Saved(version, tree), is_crowded=True)
+            self.consider(thread, branch_name, Saved(version, tree), is_counted=False)
             return
         with self._beginning:
             if thread.snapshot_pending or thread.is_deleted or not has_due(tree):
@@ -162,13 +162,13 @@ class Snapshots:
         self._make(thread, BranchHead(version=version, digest=digest), tree)
 
     def consider(
-        self, thread: Thread, branch_name: str, saved: Saved | None = None, *, is_crowded: bool = False
+        self, thread: Thread, branch_name: str, saved: Saved | None = None, *, is_counted: bool = True
     ) -> None:
         """Starts a snapshot of the branch's head if it is due. Called after each save; cheap if nothing is due.
 
         ``saved``: the state of a version, which the cache may have no room for. It counts if it is that of the head.
-        ``is_crowded``: it does not count in the budget, because saves wait for it. Then any thread may call it, else
-        only the event loop.
+        ``is_counted``: a large one counts in the memory budget, and only the event loop may call it. Else any thread
+        may, because what saves wait for, or what frees memory, does not count.
         """
         branch = thread.branches.get(branch_name)
         if branch is None or thread.snapshot_pending or thread.is_deleted:
@@ -185,7 +185,7 @@ class Snapshots:
                 return
             thread.snapshot_pending = True
         memory_bytes = counted_bytes(tree)
-        is_large = memory_bytes > COUNTED_FROM_BYTES and not is_crowded
+        is_large = memory_bytes > COUNTED_FROM_BYTES and is_counted
         give_back = self._context.reserve(MEMORY_SHARE * memory_bytes) if is_large else None
         try:
             making = self._context.background.submit(self._make, thread, branch, tree)
@@ -196,13 +196,14 @@ class Snapshots:
             making.add_done_callback(lambda _: give_back())
 
     def _make(self, thread: Thread, branch: BranchHead, tree: StateTree) -> None:
+        is_stored = False
         try:
             if self._is_made(thread, branch.version):
                 return
             if has_due(tree):
-                self._make_sealed(thread, branch, tree)
+                is_stored = self._make_sealed(thread, branch, tree)
             else:
-                self._store_head(thread, branch, tree)
+                is_stored = self._store_head(thread, branch, tree)
         except (ShuttingDown, DiskFull, ThreadNotFound, NotOwner, UidMismatch, FileNotFoundError):
             pass  # a snapshot is only a shortcut; a later save tries again
         except StatewardError as error:
@@ -211,6 +212,17 @@ class Snapshots:
             failures.note("snapshot", uid=thread.identity.uid.hex())
         finally:
             thread.snapshot_pending = False
+        if is_stored:
+            self._look_again(thread, branch)
+
+    def _look_again(self, thread: Thread, made_for: BranchHead) -> None:
+        """Makes segments of what saves appended while a snapshot was made: no save may follow that would do it."""
+        branch = thread.branches.get(made_for.name)
+        if branch is None or branch.version == made_for.version:
+            return
+        tree = self._context.cache.state(thread.number, branch.version)
+        if tree is not None and has_due(tree):
+            self.consider(thread, branch.name, Saved(branch.version, tree), is_counted=False)
 
     def _is_made(self, thread: Thread, version: int) -> bool:
         with self._context.engine.read() as txn:
@@ -228,9 +240,9 @@ class Snapshots:
             self._context.cache.drop_dictionary(thread.number, branch.snapshot_version)
         return is_stored
 
-    def _make_sealed(self, thread: Thread, branch: BranchHead, tree: StateTree) -> None:
+    def _make_sealed(self, thread: Thread, branch: BranchHead, tree: StateTree) -> bool:
         """Makes segments of a state's older entries, then its snapshot. Memory gets the segments when both are on the
-        disk: until then, nothing that lasts names them."""
+        disk: until then, nothing that lasts names them. Returns whether the snapshot was stored."""
         context, identity = self._context, thread.identity
         sealing = context.cache.begin_sealing(thread.number, branch.version, tree)
         try:
@@ -248,9 +260,10 @@ class Snapshots:
             raise
         if not is_stored:  # what was sealed is named by nothing, and the sweep collects it
             context.cache.drop_sealing(thread.number, sealing)
-            return
+            return False
         runs = {name: log.entries.runs for name, log in sealed.tree.logs.items() if log is not tree.logs[name]}
         context.cache.end_sealing(thread.number, sealing, runs)
+        return True
 
     def store(
         self,
