@@ -21,6 +21,9 @@ from stateward.testing import Daemon
 settings.register_profile("stateward", deadline=None, print_blob=True)
 settings.load_profile("stateward")
 
+# Keys, tokens and access files that tests write are for them alone: a daemon does not start with others.
+os.umask(0o077)
+
 # Some hundred processes are started: each would compile both packages anew, which takes longer than its test. The same
 # holds for the tests themselves, whose asserts pytest rewrites.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -82,9 +82,10 @@ from stateward_sidecar.service.serving.tls import Tls
 from stateward_sidecar.settings import Settings, guards_of
 from stateward_sidecar.storage.certificates import certificate_files
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
+from stateward_sidecar.storage.exposure import find_exposures, refuse_exposed
 from stateward_sidecar.storage.files import UsersLock, announce, sync_path, withdraw
 from stateward_sidecar.storage.keystore import opens_root
-from stateward_sidecar.storage.secretfiles import create_key_file, find_exposure, fingerprint, read_key_file
+from stateward_sidecar.storage.secretfiles import create_key_file, fingerprint, read_key_file
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.store.thread.cache import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.store.thread.context import Limits
@@ -206,7 +207,8 @@ def _make_parts(
 ) -> _Parts:
     feed = Feed(loop)
     delivery = Delivery(loop, feed.on_commit)
-    callers, tls = _find_guards(settings)  # nothing is made if that fails
+    refuse_exposed(settings)  # nothing is made if this or the next line fails
+    callers, tls = _find_guards(settings)
     given_key = _find_key(settings)
     bucket = _open_bucket(settings)
     opening = _begin_archive(bucket, settings) if bucket is not None else None
@@ -559,18 +561,7 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
         found.append(
             f"the data directory is on {kind}, which is lost with the machine or container; use a disk or an archive"
         )
-    if exposed := find_exposure(settings.key_file):
-        found.append(exposed)
-    access = settings.access_file
-    why = "Who changes it may do everything"
-    if access is not None and (exposed := find_exposure(access, "access file", why, may_be_read=True)):
-        found.append(exposed)
-    tls_key, why = settings.tls_key, "Who has it can pass for this daemon"
-    if tls_key is not None and (exposed := find_exposure(tls_key, "TLS key", why)):
-        found.append(exposed)
-    tokens = settings.token_file
-    if tokens is not None and (exposed := find_exposure(tokens, "token file", "A token opens all threads")):
-        found.append(exposed)
+    found.extend(exposed.warning for exposed in find_exposures(settings))
     return tuple(found)
 
 

@@ -65,6 +65,7 @@ class Settings:
     tls_key: Path | None
     tls_client_ca: Path | None  # None = clients need no certificate
     is_exposed: bool  # whether strangers may connect to a port
+    allows_exposed: bool  # whether modes of files with secrets mean nothing
     default_durability: str
     owner_id: str
     grace_s: float
@@ -163,6 +164,13 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_const",
         const="yes",
         help="allow a port to which strangers can connect: one without TLS, or without --tls-client-ca",
+    )
+    add(
+        "--allow-exposed-secrets",
+        action="store_const",
+        const="yes",
+        help="start although everybody can read the key, the tokens, the access file or the TLS key, or write the data "
+        "directory: for file systems without modes",
     )
     add("--archive", metavar="URL", help=_ARCHIVE_HELP)
     add(
@@ -298,7 +306,7 @@ NAMES = (
     "archive_interval", "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist",
     "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file",
     "debuggable",
-    "tls_cert", "tls_key", "tls_client_ca", "exposed_port",
+    "tls_cert", "tls_key", "tls_client_ca", "exposed_port", "allow_exposed_secrets",
 )  # fmt: skip
 
 
@@ -386,6 +394,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         token_file=Path(given["token_file"]).absolute() if given.get("token_file") else None,
         tls_cert=_file(given, "tls_cert"), tls_key=_file(given, "tls_key"),
         tls_client_ca=_file(given, "tls_client_ca"), is_exposed=_is_yes(given, "exposed_port"),
+        allows_exposed=_is_yes(given, "allow_exposed_secrets"),
         default_durability=durability,
         owner_id=str(given.get("owner_id") or socket.gethostname()),
         grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, memory_bytes=memory_bytes,

@@ -182,12 +182,17 @@ def test_a_socket_for_others(own: Daemon) -> None:
 
 
 def test_files_for_everybody(own: Daemon) -> None:
-    """Modes of the data directory and of the key file."""
+    """Modes of the data directory and of the key file: what others may look at, and what stops the next start."""
     own.data_dir.chmod(0o755)
-    own.key_file.chmod(0o644)
+    own.key_file.chmod(0o660)
     found = examined(own.target)
     assert "chmod go-rwx" in found.of("data", "warning")["advice"]
-    assert "chmod 600" in found.of("key", "warning")["advice"]
+    assert "chmod g-w" in found.of("key", "warning")["advice"]
+    own.data_dir.chmod(0o777)
+    own.key_file.chmod(0o644)
+    found = examined(own.target)
+    assert "chmod o-w" in found.of("data", "failed")["advice"]
+    assert "chmod o-rwx" in found.of("key", "failed")["advice"]
 
 
 def test_a_lost_key(own: Daemon) -> None:
@@ -356,14 +361,14 @@ def test_tokens_that_everybody_can_read(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("t" * 20)
     tokens.chmod(0o644)
-    with run_daemon(token_file=tokens) as daemon:
+    with run_daemon(token_file=tokens, allow_exposed_secrets=True) as daemon:
         refused = run("--target", daemon.target, "doctor", "--json")
         assert "carries no token" in refused.out + refused.err
         answer = run("--target", daemon.target, "doctor", "--json", STATEWARD_TOKEN_FILE=str(tokens))
         found = [item for item in json.loads(answer.out)["findings"] if item["check"] == "tokens"]
         assert [item["verdict"] for item in found] == ["warning"]
         assert "mode 0644" in found[0]["summary"]
-        assert "chmod 600" in found[0]["advice"]
+        assert "chmod o-rwx" in found[0]["advice"]
 
 
 def test_a_file_of_principals_that_everybody_can_change(tmp_path: Path) -> None:
@@ -380,7 +385,7 @@ def test_a_file_of_principals_that_everybody_can_change(tmp_path: Path) -> None:
         assert "1 identities" in found("access")["summary"]
         assert "access file" in found("tokens")["summary"]
         access.chmod(0o666)
-        assert found("access")["verdict"] == "warning"
+        assert found("access")["verdict"] == "failed"
         assert "mode 0666" in found("access")["summary"]
         access.write_text("[[principal]]\nname = 3\n")
         assert found("access")["verdict"] == "failed"

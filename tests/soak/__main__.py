@@ -8,6 +8,7 @@ Each part can be left out with 0. The exit code is 1 when something was found; w
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import sys
@@ -37,6 +38,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of all dice (default: another one)")
     parser.add_argument("--directory", type=Path, help="where to work (default: a temporary one)")
     options = parser.parse_args()
+    os.umask(0o077)  # for the key files that it writes
     directory = options.directory or Path(tempfile.mkdtemp(prefix="soak-"))
     directory.mkdir(parents=True, exist_ok=True)
     again = f"python -m tests.soak --minutes {options.minutes:g} --losses {options.losses} --agents {options.agents}"

@@ -21,8 +21,9 @@ from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission.accessfile import read_access_file
 from stateward_sidecar.storage.engine import DATA_FILE
+from stateward_sidecar.storage.exposure import ACCESS, DATA, KEY, TOKENS, Exposure, find_exposure
 from stateward_sidecar.storage.keystore import KeyStore
-from stateward_sidecar.storage.secretfiles import find_exposure, fingerprint, read_key_file, read_token_file
+from stateward_sidecar.storage.secretfiles import fingerprint, read_key_file, read_token_file
 from stateward_sidecar.store.store import KEYS_FILE
 from stateward_sidecar.syncing import sync_data, sync_file
 
@@ -159,15 +160,15 @@ def _size(count_bytes: float) -> str:
     return f"{count_bytes:.3g} TiB"
 
 
-def check_directory(directory: Path) -> list[Diagnosis]:
+def check_directory(directory: Path, *, allows_exposed: bool = False) -> list[Diagnosis]:
     """Looks at the data directory and its files."""
     if not directory.exists():
         return [skipped("data", f"{directory} does not exist yet; the first start makes it")]
-    found = list(_faults(directory))
+    found = list(_faults(directory, allows_exposed=allows_exposed))
     return found or [fine("data", f"{directory} belongs to user {os.geteuid()} alone", directory=directory)]
 
 
-def _faults(directory: Path) -> Iterator[Diagnosis]:
+def _faults(directory: Path, *, allows_exposed: bool) -> Iterator[Diagnosis]:
     user = os.geteuid()
     for path in (directory, directory / DATA_FILE, directory / KEYS_FILE):
         try:
@@ -184,6 +185,8 @@ def _faults(directory: Path) -> Iterator[Diagnosis]:
                 "data", f"user {user} may not read and write {path} (owner {status.st_uid}, mode {mode:04o})",
                 f"Run the daemon as user {status.st_uid}, or give the directory to its user: chown -R.", **facts,
             )  # fmt: skip
+        elif path == directory and (exposed := find_exposure(path, DATA)):
+            yield tell_exposure("data", exposed, allows_exposed=allows_exposed, **facts)
         elif mode & (stat.S_IWGRP | stat.S_IRWXO):
             yield warning(
                 "data", f"{path} has mode {mode:04o}: other users may change or copy it",
@@ -191,7 +194,18 @@ def _faults(directory: Path) -> Iterator[Diagnosis]:
             )  # fmt: skip
 
 
-def check_key_file(path: Path, directory: Path, expected: str = "") -> Diagnosis:
+def tell_exposure(check: str, exposed: Exposure, *, allows_exposed: bool, **facts: object) -> Diagnosis:
+    """What everybody may use stops the next start, unless that is allowed."""
+    facts["path"] = exposed.path
+    if exposed.is_to_all and not allows_exposed:
+        advice = f"Run: {exposed.advice}. The next start fails without it."
+        return failed(check, exposed.said, advice, **facts)
+    return warning(check, exposed.said, f"Run: {exposed.advice}", **facts)
+
+
+def check_key_file(
+    path: Path, directory: Path, expected: str = "", *, allows_exposed: bool = False
+) -> Diagnosis:
     """Looks at the key file. ``expected``: the fingerprint of the key that a running daemon has; empty = none runs."""
     has_data = (directory / KEYS_FILE).exists()
     try:
@@ -211,12 +225,12 @@ def check_key_file(path: Path, directory: Path, expected: str = "") -> Diagnosis
             "key", f"{path} holds key {found}, and the data need {expected}",
             f"Put the key with the fingerprint {expected} back: the next start fails without it.", **facts,
         )  # fmt: skip
-    if exposed := find_exposure(path):
-        return warning("key", exposed, f"Run: chmod 600 {path}", **facts)
+    if exposed := find_exposure(path, KEY):
+        return tell_exposure("key", exposed, allows_exposed=allows_exposed, **facts)
     return fine("key", f"{path} holds key {found}; keep a copy of it elsewhere", **facts)
 
 
-def check_token_file(path: Path | None, access: Path | None) -> Diagnosis:
+def check_token_file(path: Path | None, access: Path | None, *, allows_exposed: bool = False) -> Diagnosis:
     """Looks at the token file; None = there is none. ``access``: the file of principals."""
     if path is None:
         return skipped("tokens", "calls need no token" if access is None else "the access file says who may call")
@@ -224,14 +238,14 @@ def check_token_file(path: Path | None, access: Path | None) -> Diagnosis:
         count = len(read_token_file(path))
     except StartError as error:
         return failed("tokens", error.message, "Correct it: the next start fails with it.", path=path)
-    if exposed := find_exposure(path, "token file", "A token opens all threads"):
-        return warning("tokens", exposed, f"Run: chmod 600 {path}", path=path)
+    if exposed := find_exposure(path, TOKENS):
+        return tell_exposure("tokens", exposed, allows_exposed=allows_exposed)
     if access is not None:
         return fine("tokens", f"who has one of the {count} tokens in {path} may do everything", path=path)
     return fine("tokens", f"every call must carry one of the {count} tokens in {path}", path=path)
 
 
-def check_access_file(path: Path | None) -> Diagnosis:
+def check_access_file(path: Path | None, *, allows_exposed: bool = False) -> Diagnosis:
     """Looks at the file of principals; None = whoever may call may do everything."""
     if path is None:
         return skipped("access", "whoever may call may do everything")
@@ -239,6 +253,6 @@ def check_access_file(path: Path | None) -> Diagnosis:
         count = len(read_access_file(path))
     except StartError as error:
         return failed("access", error.message, "Correct it: the next start fails with it.", path=path)
-    if exposed := find_exposure(path, "access file", "Who changes it may do everything", may_be_read=True):
-        return warning("access", exposed, f"Run: chmod 600 {path}", path=path)
+    if exposed := find_exposure(path, ACCESS):
+        return tell_exposure("access", exposed, allows_exposed=allows_exposed)
     return fine("access", f"{path} has {count} identities of callers, and says what each may do", path=path)

@@ -80,10 +80,11 @@ def _check_archive(bucket: Bucket, url: str) -> Iterator[Diagnosis]:
 
 def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:
     """Yields what concerns disk, files and limits."""
-    yield from check_directory(settings.data_dir)
-    yield check_key_file(settings.key_file, settings.data_dir, key)
-    yield check_token_file(settings.token_file, settings.access_file)
-    yield check_access_file(settings.access_file)
+    allows_exposed = settings.allows_exposed
+    yield from check_directory(settings.data_dir, allows_exposed=allows_exposed)
+    yield check_key_file(settings.key_file, settings.data_dir, key, allows_exposed=allows_exposed)
+    yield check_token_file(settings.token_file, settings.access_file, allows_exposed=allows_exposed)
+    yield check_access_file(settings.access_file, allows_exposed=allows_exposed)
     yield check_ports(settings)
     place = _existing(settings.data_dir)
     yield check_disk(place)

@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward_sidecar.addresses import check_listeners
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
+from stateward_sidecar.doctor.disk import tell_exposure
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.settings import Settings, guards_of
 from stateward_sidecar.storage.certificates import certificate_files, read_certificates
+from stateward_sidecar.storage.exposure import TLS_KEY, find_exposure
 
 LEFT_SHARE_MIN = 0.1
 
@@ -27,6 +29,8 @@ def check_ports(settings: Settings) -> Diagnosis:
         if ports:
             return fine("ports", f"no port has TLS: {' '.join(ports)} is plain text", ports=" ".join(ports))
         return skipped("ports", "the daemon listens on unix sockets only")
+    if exposed := find_exposure(files.key, TLS_KEY):
+        return tell_exposure("ports", exposed, allows_exposed=settings.allows_exposed)
     ends = f"{found.ends:%Y-%m-%d %H:%M} UTC"
     facts = {"path": files.certificate, "ends": found.ends.isoformat(), "names": " ".join(found.names)}
     if found.ends - datetime.now(UTC) < (found.ends - found.begins) * LEFT_SHARE_MIN:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import binascii
 import hashlib
 import os
-import stat
 from pathlib import Path
 
 from stateward_sidecar.errors import StartError
@@ -49,30 +48,6 @@ def create_key_file(path: Path) -> bytes:
     except OSError as error:
         raise StartError(f"cannot write the key file {path}: {error.strerror}") from None
     return read_key_file(path)
-
-
-def find_exposure(
-    path: Path,
-    what: str = "key file",
-    why: str = "Key and disk together open all data",
-    *,
-    may_be_read: bool = False,
-) -> str:
-    """Returns a warning if too many users may read or change a file with secrets, else an empty text.
-
-    The group may read it: an orchestrator has no other way to give a secret to a process that is not root.
-    """
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:  # gone since it was read
-        return ""
-    if mode & (stat.S_IWOTH if may_be_read else stat.S_IRWXO):
-        who = "every user of this machine can use it"
-    elif mode & stat.S_IWGRP:
-        who = "its group can change it"
-    else:
-        return ""
-    return f"the {what} {path} has mode {mode:04o}: {who}. {why}. Run chmod 600"
 
 
 def fingerprint(key: bytes) -> str:

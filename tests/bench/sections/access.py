@@ -33,6 +33,7 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
     section = Section("access", "a lone save of one small entry by the Python client, with and without --access")
     for case, (principals, grants) in GRANTS.items():
         path = field.work / "access.toml"
+        path.touch(mode=0o600)
         path.write_text("\n".join(_principal(number, grants) for number in range(principals)))
         section.add(CHECK, case, us=_check_us(path, effort))
     with ExitStack() as stack:
