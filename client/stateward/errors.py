@@ -450,7 +450,8 @@ class ShuttingDown(Unavailable):
 
 
 class IssuerUnavailable(Unavailable):
-    """The daemon cannot read the keys that the token is signed with at present. Retry; if it lasts, see its log."""
+    """The daemon cannot read the key that the token is signed with, or has not read it yet. Retry; if it lasts, see the
+    daemon's log."""
 
 
 class OutcomeUnknown(Unavailable):

@@ -239,7 +239,8 @@ class Unauthenticated(StatewardError):
 
 
 class IssuerUnavailable(StatewardError):
-    """The keys that the call's token is signed with cannot be read at present. Nothing was done. Try again."""
+    """The key that the call's token is signed with cannot be read at present, or may be a new one that is read in a
+    moment. Nothing was done. Try again."""
 
     reason = "ISSUER_UNAVAILABLE"
 

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.start.bearing import bearing, callers_of, fault_of, is_agent, when, who, write
 from tests.start.issuer import (
     AUDIENCE,
     BOTH,
@@ -70,46 +71,6 @@ def server(tmp_path: Path) -> Iterator[IssuerServer]:
     (tmp_path / "tls").mkdir()
     with IssuerServer(tmp_path / "tls").serving() as found:
         yield found
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
-
-
-def callers_of(directory: Path, keys: bytes = BOTH, rules: str = "") -> Callers:
-    """Those of an issuer whose keys are in a file."""
-    (directory / "jwks.json").write_bytes(keys)
-    return Callers(None, write(directory / "access.toml", access_text(directory / "jwks.json", rules=rules)))
-
-
-def bearing(given: str) -> list[tuple[str, str]]:
-    return [("authorization", f"Bearer {given}")]
-
-
-def who(callers: Callers, given: str) -> str:
-    return callers.identify(bearing(given)).principal.name
-
-
-def fault_of(verb: Callable[..., Any], *arguments: Any) -> Any:
-    """The error of a call; else what it returns."""
-    try:
-        return verb(*arguments)
-    except Exception as error:  # noqa: BLE001  (looked at by the caller)
-        return error
-
-
-def is_agent(callers: Callers, given: str) -> bool:
-    return bool(fault_of(who, callers, given) == "agent")
-
-
-def when(check: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    """Waits until a check says yes."""
-    end = time.monotonic() + timeout_s
-    while not (found := check()):
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.mark.parametrize("wire", ["grpc", "frames"])
@@ -325,7 +286,7 @@ def test_keys_outlive_their_server_for_an_hour(
     """While it is away, tokens are good for an hour; then none is, also one that was found good before, until it is
     back."""
     now_s, stamp = [1000.0], time.time()
-    for module in ("keysets", "callers"):
+    for module in ("keysets", "callers", "bearers"):
         monkeypatch.setattr(f"stateward_sidecar.service.admission.{module}.monotonic", lambda: now_s[0])
     callers = Callers(None, write(tmp_path / "access.toml", access_text(server.url, ca=server.ca)))
     old = token(for_s=9e9, iat=stamp)
@@ -618,7 +579,7 @@ def test_what_is_remembered_is_bounded_and_ends(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(bearers, "time", lambda: now_s[0])
     checked = list[str]()
     check = bearers.Bearers._check
-    monkeypatch.setattr(bearers.Bearers, "_check", lambda self, given: (checked.append(given), check(self, given))[1])
+    monkeypatch.setattr(bearers.Bearers, "_check", lambda *given: (checked.append(given[-1]), check(*given))[1])
     made = [token("ES256", jti=str(number), for_s=60) for number in range(30)]
     for each in (*made, made[-1], made[-1]):
         assert who(callers, each) == "agent"

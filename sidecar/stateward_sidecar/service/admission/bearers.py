@@ -2,8 +2,12 @@
 has issuers.
 
 A token must be signed by a key that its issuer publishes (RS256 or ES256, whichever the key is for), be for an audience
-of ours, and say when it ends. A token that was found good is remembered until it ends, by its digest; only such are, so
-that wrong ones take no memory. It is forgotten when its key is, and when the file of principals changes.
+of ours, and say when it ends. A token that was found good is remembered until it ends, by its digest. It is forgotten
+when its key is, and when the file of principals changes.
+
+A token whose key is not known is refused for good only by keys that were asked for after it came: its issuer may have
+begun to sign with a new key. Until then its calls are to be repeated. Of such tokens the daemon remembers when they
+came, and of other wrong ones nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Mapping
-from time import time
+from time import monotonic, time
 from typing import Any, NamedTuple
 
 import jwt
@@ -26,7 +30,9 @@ from stateward_sidecar.service.admission.keysets import KeySet
 TOKEN_CHARS_MAX = 8 << 10
 """Longer tokens are refused before anything is made of them."""
 PROOFS_MAX = 1024
-"""The most tokens that are remembered."""
+"""The most good tokens that are remembered."""
+WAITING_MAX = 1024
+"""The most tokens with unknown keys that are remembered. One that is forgotten counts as new."""
 SKEW_S = 60
 """How far the clock of an issuer may be ahead. A token ends by our clock."""
 _WRONG: tuple[tuple[type[Exception], str], ...] = (
@@ -56,7 +62,10 @@ class Bearers:
 
     def __init__(self, issuers: Issuers) -> None:
         self._sets = dict[Source, KeySet]()
+        self._moved = dict[str, KeySet]()  # by issuer: the former keys of one whose new ones were not read yet
         self._proofs = dict[bytes, Proof]()
+        self._waiting = dict[bytes, float]()  # when tokens with unknown keys came first
+        self._issuers: Issuers = {}
         self.use(issuers)
 
     def read_files(self) -> None:
@@ -70,24 +79,41 @@ class Bearers:
         self.look()
 
     def use(self, issuers: Issuers) -> None:
-        """Takes what the file of principals says now."""
+        """Takes what the file of principals says now. If it names another place for the keys of an issuer, the issuer's
+        former keys count until those are read."""
+        former = {name: self._keys_now(each) for name, each in self._issuers.items() if name in issuers}
+        known = {keys.source: keys for keys in (*former.values(), *self._sets.values())}
         sources = dict.fromkeys(each.source for each in issuers.values())
-        self._sets = {source: self._sets.get(source) or KeySet(source) for source in sources}
-        self._issuers: Issuers = issuers
+        self._sets = {source: known.get(source) or KeySet(source) for source in sources}
+        self._issuers = issuers
+        self._moved = {name: keys for name, keys in former.items() if keys is not self._sets[issuers[name].source]}
+        self._forget_moved()
         self._proofs.clear()
 
     def look(self) -> bool:
         """Reads keys again if it is time. Returns whether some are others now."""
         has_changed = any([keys.look() for keys in self._sets.values()])  # noqa: C419  all of them
+        has_changed |= any([keys.look_at_age() for keys in self._moved.values()])  # noqa: C419
         if has_changed:
+            self._forget_moved()
             self._proofs = {digest: proof for digest, proof in self._proofs.items() if self._is_good(proof)}
         return has_changed
+
+    def _forget_moved(self) -> None:
+        self._moved = {name: keys for name, keys in self._moved.items() if keys is self._keys_now(self._issuers[name])}
+
+    def _keys_now(self, issuer: Issuer) -> KeySet:
+        """The keys that count for an issuer."""
+        keys = self._sets[issuer.source]
+        moved = None if keys.keys else self._moved.get(issuer.url)
+        return moved if moved is not None and moved.keys else keys
 
     def find(self, digest: bytes, token: str) -> Proof:
         """Returns who bears a token. Raises Unauthenticated; IssuerUnavailable if that cannot be said at present."""
         proof = self._proofs.get(digest)
         if proof is None:
-            proof = self._check(token)
+            proof = self._check(digest, token)
+            self._waiting.pop(digest, None)
             if len(self._proofs) >= PROOFS_MAX:
                 self._proofs.pop(next(iter(self._proofs)))
             self._proofs[digest] = proof
@@ -105,10 +131,10 @@ class Bearers:
         return (
             issuer is not None
             and _is_for(proof.claims, issuer)
-            and self._sets[issuer.source].keys.get(proof.kid) == proof.key
+            and self._keys_now(issuer).keys.get(proof.kid) == proof.key
         )
 
-    def _check(self, token: str) -> Proof:
+    def _check(self, digest: bytes, token: str) -> Proof:
         if len(token) > TOKEN_CHARS_MAX:
             raise _wrong(f"has {len(token)} characters, more than {TOKEN_CHARS_MAX}")
         header, said = _peek(token)
@@ -118,7 +144,7 @@ class Bearers:
             raise _wrong("is of an issuer that the file of principals does not name")
         if not isinstance(kid, str) or not kid or "crit" in header:
             raise _wrong("does not name its key")
-        key = self._key_of(issuer, kid)
+        key = self._key_of(issuer, kid, digest)
         if header.get("alg") != key.algorithm:
             raise _wrong(f"is not signed with {key.algorithm}, as its key is")
         claims = _verified(token, key, issuer)
@@ -132,14 +158,19 @@ class Bearers:
             raise _wrong(f"is good, but no principal has its claims (sub {str(claims.get('sub'))[:200]!a})")
         return Proof(principal, ends_s, issuer.url, kid, key, claims)
 
-    def _key_of(self, issuer: Issuer, kid: str) -> Key:
+    def _key_of(self, issuer: Issuer, kid: str, digest: bytes) -> Key:
+        came_s = self._waiting.get(digest, monotonic())
         keys = self._sets[issuer.source]
-        found = keys.find(kid)
+        found = keys.find(kid) or self._keys_now(issuer).keys.get(kid)
         if found is not None:
             return found
-        if keys.is_reading or not keys.keys:
+        if digest not in self._waiting:
+            if len(self._waiting) >= WAITING_MAX:
+                self._waiting.pop(next(iter(self._waiting)))
+            self._waiting[digest] = came_s
+        if keys.is_reading or keys.asked_s < came_s:
             raise IssuerUnavailable(
-                f"the keys of {issuer.url} are not here: {keys.why or 'they are being read again'}; try again"
+                f"the keys of {issuer.url} are not here: {keys.why or 'they are read again in a moment'}; try again"
             )
         raise _wrong("names a key that its issuer does not publish")
 

@@ -1,7 +1,7 @@
 """When the keys of an issuer are read, and for how long they count. Used on the event loop; reads in threads.
 
 Keys are read again every five minutes, when their file changes, and when a token names a key that is not known, but
-then not twice in five seconds. If they cannot be read, those that were read last count for another hour.
+then not within five seconds of the last read. If they cannot be read, those that were read last count for another hour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFRESH_S = 300.0
 RETRY_S = 10.0
 """After a read that failed."""
 UNKNOWN_PAUSE_S = 5.0
-"""Between two reads for keys that are not known."""
+"""From the end of a read to the next one for a key that is not known."""
 STALE_S = 3600.0
 """How long keys count after they were read last."""
 
@@ -31,17 +31,19 @@ class KeySet:
         self.keys: dict[str, Key] = {}
         self.why = "they were not read yet"
         """Why there is no newer set of keys; empty = the last read succeeded."""
-        self._source = source
+        self.source = source
         self._stamp: tuple[int, ...] | None = None
-        # When the keys were read, and when a read began.
-        self._read_s = self._began_s = float("-inf")
+        self.asked_s = float("-inf")
+        """When the read began whose keys these are: whoever published a key before is heard."""
+        # When the keys were read, and when a read began and ended.
+        self._read_s = self._began_s = self._ended_s = float("-inf")
         self._is_reading, self._is_told, self._has_changed = False, False, False
         self._outcome: dict[str, Key] | KeysWrong | None = None  # of a thread
 
     def read_now(self) -> None:
         """Reads a file. Raises KeysWrong."""
-        self._stamp = stamp_of(Path(self._source.jwks))
-        self.keys, self.why, self._read_s = read_keys(self._source), "", monotonic()
+        self._stamp, asked_s = stamp_of(Path(self.source.jwks)), monotonic()
+        self.keys, self.why, self._read_s, self.asked_s = read_keys(self.source), "", monotonic(), asked_s
 
     @property
     def is_reading(self) -> bool:
@@ -55,28 +57,32 @@ class KeySet:
         self._take()
         if not self._is_reading and self._is_due(now_s):
             self._begin(now_s)
-        if self.keys and now_s - self._read_s > STALE_S:
+        return self.look_at_age()
+
+    def look_at_age(self) -> bool:
+        """Drops keys that are too old. Returns whether the keys are others now. Reads nothing."""
+        if self.keys and monotonic() - self._read_s > STALE_S:
             log.error("the keys of an issuer are too old; its tokens open nothing until they can be read",
-                      jwks=self._source.jwks, why=self.why)  # fmt: skip
+                      jwks=self.source.jwks, why=self.why)  # fmt: skip
             self.keys, self._has_changed = {}, True
         has_changed, self._has_changed = self._has_changed, False
         return has_changed
 
     def find(self, kid: str) -> Key | None:
-        """Returns a key. None = it is not known; if ``is_reading`` then says so, it may be in a moment."""
+        """Returns a key. None = it is not known; begins a read for it, unless the last one has just ended."""
         if self._outcome is not None:
             self._take()
-        if kid not in self.keys and not self._is_reading and monotonic() - self._began_s >= UNKNOWN_PAUSE_S:
+        if kid not in self.keys and not self._is_reading and monotonic() - self._ended_s >= UNKNOWN_PAUSE_S:
             self._begin(monotonic())
         return self.keys.get(kid)
 
     def _is_due(self, now_s: float) -> bool:
-        if self._source.is_url:
+        if self.source.is_url:
             return now_s - self._began_s >= (RETRY_S if self.why else REFRESH_S)
-        if stamp_of(Path(self._source.jwks)) != self._stamp:
+        if stamp_of(Path(self.source.jwks)) != self._stamp:
             return True
         if not self.why:
-            self._read_s = now_s
+            self._read_s = self.asked_s = now_s
         return bool(self.why) and now_s - self._began_s >= RETRY_S
 
     def _begin(self, now_s: float) -> None:
@@ -84,10 +90,10 @@ class KeySet:
         threading.Thread(target=self._work, name="stateward-jwks", daemon=True).start()
 
     def _work(self) -> None:
-        if not self._source.is_url:
-            self._stamp = stamp_of(Path(self._source.jwks))
+        if not self.source.is_url:
+            self._stamp = stamp_of(Path(self.source.jwks))
         try:
-            self._outcome = read_keys(self._source)
+            self._outcome = read_keys(self.source)
         except KeysWrong as error:
             self._outcome = error
         except Exception as error:  # noqa: BLE001  (else no read would ever follow)
@@ -97,16 +103,17 @@ class KeySet:
         outcome, self._outcome = self._outcome, None
         if outcome is None:
             return
-        self._is_reading = False
+        self._is_reading, self._ended_s = False, monotonic()
         if isinstance(outcome, KeysWrong):
             self.why = str(outcome)
             if not self._is_told:
                 log.error("the keys of an issuer are not read; those that were read last count for an hour",
-                          jwks=self._source.jwks, why=self.why, keys=len(self.keys))  # fmt: skip
+                          jwks=self.source.jwks, why=self.why, keys=len(self.keys))  # fmt: skip
             self._is_told = True
             return
         if outcome != self.keys:
             self._has_changed = True  # also if `find` takes it, and `look` comes later
         if self._is_told or self._has_changed:
-            log.info("read the keys of an issuer", jwks=self._source.jwks, keys=len(outcome))
-        self.keys, self.why, self._read_s, self._is_told = outcome, "", monotonic(), False
+            log.info("read the keys of an issuer", jwks=self.source.jwks, keys=len(outcome))
+        self.keys, self.why, self._read_s, self._is_told = outcome, "", self._ended_s, False
+        self.asked_s = self._began_s
