@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import access, archive, graph, lists, logs, opening, saver, tls, watched, wire, writer
+from tests.bench.sections import access, archive, graph, lists, logs, opening, saver, tls, waits, watched, wire, writer
 from tests.bench.sections import disk as disks
+from tests.bench.wires import name_of
 
 LANGGRAPH_SQLITE, LANGGRAPH_POSTGRES = "LangGraph SQLite saver", "LangGraph Postgres saver"
 
@@ -59,7 +60,7 @@ def _wire(report: Report) -> list[Aim]:
     section = report.section("wire")
 
     def found(case: str, figure: str) -> float | None:
-        return section.find(wire.name_of("frames"), case, figure)
+        return section.find(name_of("frames"), case, figure)
 
     return [
         Aim("frames: lone save, x gRPC", 0.5, found(wire.LONE, "x_grpc")),
@@ -69,6 +70,8 @@ def _wire(report: Report) -> list[Aim]:
         Aim("frames: rate of 64 in flight, x gRPC", 2.0, found(wire.FLIGHT, "x_grpc"), "x", True),
         Aim("frames: CPU by save of 64 in flight, x gRPC", 0.45, found(wire.FLIGHT, "cpu_x_grpc")),
         Aim("frames: rate of 16 processes, x gRPC", 1.7, found(wire.PROCESSES, "x_grpc"), "x", True),
+        Aim("frames: ARCHIVED save, x gRPC", 0.9, found(waits.ARCHIVED, "x_grpc")),
+        Aim(f"frames: p99 of a {waits.BESIDE}, x gRPC", 0.3, found(waits.BESIDE, "p99_x_grpc")),
     ]
 
 

@@ -7,6 +7,7 @@ A neighbour says `ready` when it has what it needs. On SIGTERM it ends, and says
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -15,12 +16,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 from tests.bench.payload import load_payload
-from tests.bench.peers.stateward import OPTIONS, Stub, Whole
+from tests.bench.peers.stateward import OPTIONS, Stub, Whole, append_request
 
+from stateward import AsyncClient
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import thread_service_pb2 as thread
 from stateward.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -30,13 +34,15 @@ STATE_BYTES = 10_000_000
 VERSIONS = 5000
 PRUNED = 10
 WATCHES = 8
+BURSTS, BURST = "saves at once", 256
+"""A neighbour beside a caller on either wire (`sections/waits.py`)."""
 STATES_THREAD, PRUNED_THREAD, VERIFIED_THREAD = "states", "pruned", "verified"
 Work = Callable[[], object]
 
 
 def main(kind: str, target: str, size: float) -> None:
     """Works until SIGTERM."""
-    work, times, begun = KINDS[kind](target, size), itertools.count(), time.perf_counter()
+    work, times, begun = (KINDS | {BURSTS: burst})[kind](target, size), itertools.count(), time.perf_counter()
 
     def end(*_: object) -> None:
         print(next(times) / (time.perf_counter() - begun), flush=True)
@@ -95,6 +101,33 @@ def watch(target: str, size: float) -> Work:
     request = thread.WatchRequest(thread="-", include_diff=True)
     watches = [iter(stub.Watch(request)) for _ in range(WATCHES)]
     return lambda: [next(each) for each in watches]
+
+
+def burst(target: str, _: float) -> Work:
+    """Has 256 small saves in flight, over one connection of the wire that STATEWARD_WIRE names."""
+    loop, ended, appended = asyncio.new_event_loop(), asyncio.Semaphore(0), load_payload().appended()
+
+    async def save_on(connection: Any, thread: str) -> None:
+        for version in itertools.count():
+            await connection.call("Save", append_request(thread, version, [next(appended)]), None)
+            ended.release()
+
+    async def begin() -> list[asyncio.Task[None]]:
+        client = AsyncClient(target)
+        client._session.settings = replace(client._session.settings, streams_beside=1 << 30)  # unary calls
+        await client.server_info()
+        connection, mark = client._session.connected(), os.urandom(4).hex()
+        return [asyncio.create_task(save_on(connection, f"burst-{mark}-{number}")) for number in range(BURST)]
+
+    async def take() -> None:
+        for _ in range(BURST):
+            await ended.acquire()
+        for each in tasks:
+            assert not each.done(), each
+
+    tasks = loop.run_until_complete(begin())
+    loop.run_until_complete(take())  # all of them are under way
+    return lambda: loop.run_until_complete(take())
 
 
 KINDS: dict[str, Callable[[str, float], Work]] = {

@@ -51,9 +51,9 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
                 far = s3_environment(f"http://{far_host}:{far_port}")
                 environments = {"10 KB": environment, "100 KB": environment, AWAY: far}
                 yield _measure_archived(field, payload, effort, environments)
-            with _daemon(field, "committed", environment) as daemon:
+            with archived_daemon(field, "committed", environment) as daemon:
                 yield _measure_committed(daemon, field.daemon, payload, effort)
-            with _daemon(field, "shipped", environment) as daemon:
+            with archived_daemon(field, "shipped", environment) as daemon:
                 yield _measure_cost(daemon, payload, effort)
             yield _measure_cold(field, payload, effort, environment)
     except WeedMissing as reason:
@@ -61,9 +61,10 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
 
 
 @contextmanager
-def _daemon(
+def archived_daemon(
     field: Field, prefix: str, environment: dict[str, str], *, name: str = "", key_file: Path | None = None
 ) -> Iterator[Daemon]:
+    """A Stateward with an archive below this prefix of the bucket, to which the environment leads."""
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -96,7 +97,7 @@ def _measure_archived(
     section = Section("archived", "save of one message, answered when the bucket has it")
     for case, environment in environments.items():
         name = f"archived-{len(section.rows)}"
-        with _daemon(field, name, environment) as daemon:
+        with archived_daemon(field, name, environment) as daemon:
             _add_archived(section, case, daemon, payload, effort, environment)
     section.notes.append("a save is a commit on this disk, then one conditional PUT of HEAD")
     return section
@@ -154,7 +155,7 @@ def _measure_cold(field: Field, payload: Payload, effort: Effort, environment: d
     section = Section("cold", "from an empty disk: start to the first hydrated state, and further threads")
     key_file, sizes = field.work / "cold.key", {"in HEAD": 10_000, "1 MB": 1_000_000}
     names = {case: [f"cold-{case}-{number}" for number in range(5 if effort.quick else 20)] for case in sizes}
-    with _daemon(field, "cold", environment, key_file=key_file) as daemon:
+    with archived_daemon(field, "cold", environment, key_file=key_file) as daemon:
         stub = ArchivedStub(daemon.target)
         for case, size in sizes.items():
             for name in names[case]:
@@ -164,7 +165,7 @@ def _measure_cold(field: Field, payload: Payload, effort: Effort, environment: d
         _add_threads(environment, threads)
         begun = time.perf_counter()
         name = f"cold-{threads}"
-        with _daemon(field, "cold", environment, name=name, key_file=key_file) as daemon:
+        with archived_daemon(field, "cold", environment, name=name, key_file=key_file) as daemon:
             stub = ArchivedStub(daemon.target)
             stub.read(names["in HEAD"][0])()
             first_s = time.perf_counter() - begun

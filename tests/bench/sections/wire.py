@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import grpc
 from tests.bench.echo import METHOD
 from tests.bench.field import Field
+from tests.bench.neighbours import BURST
 from tests.bench.payload import Payload
-from tests.bench.peers.stateward import OPTIONS, STUB, append_request
+from tests.bench.peers.stateward import OPTIONS, append_request
 from tests.bench.processes import cpu_s
 from tests.bench.report import Section
 from tests.bench.rounds import Prepare, p50_ms, p99_ms, timed
-from tests.bench.sections import Effort
+from tests.bench.sections import Effort, waits
+from tests.bench.wires import WIRES, connect, forced, name_of, raw_saves
 
 from stateward import AsyncClient, Client
-from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
 
-WIRES = ("gRPC", "frames")
 LONE, CLIENT, HYDRATE, FLIGHT, PROCESSES = (
     "lone save, raw", "Client.save", "hot hydrate", "64 in flight", "16 processes"
 )  # fmt: skip
 IN_FLIGHT, AGENTS, THREADS = 64, 16, 32
 BLOCK, REPETITIONS, AGENTS_S = 20, 7, 3.0
-Save = Callable[[str, int, bytes], Awaitable[object]]
 
 
 def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]:
@@ -44,43 +43,26 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
         _one_at_a_time(section, own, payload.appended(), effort)
         _in_flight(section, own, payload.appended(), effort)
         _many_processes(section, own, effort)
+        waits.add_beside_burst(section, own, payload.appended(), effort)
+    waits.add_archived(section, field, payload.appended(), effort)
     section.notes += [
         "x gRPC: of p50, of calls a second, and of the daemon's CPU by call (counted in steps of 10 ms)",
         "one at a time: in blocks of 20 calls; x echo: against a gRPC echo of the same request",
         "64 in flight: asyncio, one connection, unary calls; 16 processes: a blocking client each, small saves",
+        f"beside {BURST}: a caller with pauses; another process has so many saves in flight over the same wire",
+        "ARCHIVED: in turn, each save is answered when SeaweedFS on this machine has it",
     ]
     yield section
-
-
-@contextmanager
-def forced(wire: str) -> Iterator[None]:
-    """Clients that connect meanwhile speak this wire."""
-    os.environ["STATEWARD_WIRE"] = wire.lower()
-    try:
-        yield
-    finally:
-        del os.environ["STATEWARD_WIRE"]
-
-
-def name_of(wire: str) -> str:
-    """Of a row."""
-    return f"{STUB.partition(',')[0]}, {wire}"
 
 
 def _one_at_a_time(section: Section, field: Field, messages: Iterator[bytes], effort: Effort) -> None:
     target, versions = field.daemon.target, dict[str, int]()
     with ExitStack() as stack:
-        channel = stack.enter_context(grpc.insecure_channel(target, options=OPTIONS))
         echo_channel = stack.enter_context(grpc.insecure_channel(field.echo.address, options=OPTIONS))
-        echo, stub = echo_channel.unary_unary(METHOD), CheckpointServiceStub(channel).Save
-        clients = dict[str, Client]()
-        for wire in WIRES:
-            with forced(wire):
-                clients[wire] = stack.enter_context(Client(target, namespace=wire))
-                assert clients[wire].server_info().wire == wire.lower()
-        framed = clients["frames"]._session.connected()
+        echo, saves = echo_channel.unary_unary(METHOD), raw_saves(stack, target)
+        clients = {wire: connect(stack, target, wire) for wire in WIRES}
 
-        def raw(name: str, call: Callable[[object], object]) -> Prepare:
+        def raw(name: str, call: Callable[[SaveRequest], object]) -> Prepare:
             turn = itertools.cycle(range(THREADS))
 
             def prepare() -> Callable[[], object]:
@@ -94,8 +76,7 @@ def _one_at_a_time(section: Section, field: Field, messages: Iterator[bytes], ef
 
         prepare = {
             f"echo {LONE}": raw("echo", lambda request: echo(request.SerializeToString())),
-            f"gRPC {LONE}": raw("gRPC", stub),
-            f"frames {LONE}": raw("frames", lambda request: framed.call("Save", request, None)),
+            **{f"{wire} {LONE}": raw(wire, saves[wire]) for wire in WIRES},
         }
         for wire, client in clients.items():
             prepare[f"{wire} {CLIENT}"] = _saving(client, messages)
