@@ -1,12 +1,15 @@
 """Processes that fork: gunicorn --preload, Celery's prefork pool, multiprocessing.
 
-gRPC survives a fork only at a quiet moment: no other thread is inside a call, and its asyncio half was never used. So a
+gRPC survives a fork only at a quiet moment: no other thread is inside a call, and its asyncio half is not in use. So a
 fork waits a moment for the calls of other threads, and holds new ones back. If the moment was not quiet, clients of the
 child raise ForkedProcess at once. Without that they would wait for threads that exist in the parent only, for ever.
+
+gRPC's asyncio half has a thread that polls, from its first channel until its last one is deleted.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -18,6 +21,8 @@ from stateward.errors import ForkedProcess
 
 QUIET_S = 2.0
 """The most time that a fork waits for calls of other threads."""
+POLLER = "_poll_wrapper"
+"""What the name of a thread that polls contains: gRPC's function."""
 ADVICE = (
     "make the first call after the fork: in the child (gunicorn: in post_fork, or without --preload; Celery: in "
     "worker_process_init), or start the child with multiprocessing.get_context('spawn')"
@@ -31,6 +36,11 @@ class _Process:
         self.trouble = trouble
         """Why no client of this process can be used; empty = they can."""
         self.uses_asyncio = False
+        """Whether gRPC's asyncio half was used, and it cannot be seen that it ended."""
+        self.pollers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        """The threads of gRPC's asyncio half."""
+        self.forks_beside_asyncio = False
+        """Of the fork that is under way."""
         self.uses_threads = False
         self.calls = 0
         self.forks = 0
@@ -91,11 +101,17 @@ class Calling:
                 process.moved.notify_all()
 
 
-def opening(*, is_async: bool) -> None:
+def opening() -> None:
     """Notes that a channel is opened. Raises ForkedProcess if it could not be used."""
     check()
-    _here.uses_asyncio |= is_async
     _here.uses_threads = True
+
+
+def opened_async() -> None:
+    """Notes that a channel of gRPC's asyncio half was opened."""
+    pollers = [each for each in threading.enumerate() if POLLER in each.name]
+    _here.pollers.update(pollers)
+    _here.uses_asyncio |= not pollers
 
 
 def use_loop(loop: Any) -> None:
@@ -111,14 +127,23 @@ def check() -> None:
         raise ForkedProcess(f"{_here.trouble}, which gRPC does not survive; {ADVICE}")
 
 
+def _uses_asyncio(process: _Process) -> bool:
+    """Whether gRPC's asyncio half is in use. A closed channel may wait for the garbage collection."""
+    if process.uses_asyncio or not any(each.is_alive() for each in process.pollers):
+        return process.uses_asyncio
+    gc.collect()
+    return any(each.is_alive() for each in process.pollers)
+
+
 def _before() -> None:
     process = _here
+    process.forks_beside_asyncio = _uses_asyncio(process)
     with process.moved:
         process.forks += 1
         end = time.monotonic() + QUIET_S
-        while process.calls and not process.uses_asyncio and (left_s := end - time.monotonic()) > 0:
+        while process.calls and not process.forks_beside_asyncio and (left_s := end - time.monotonic()) > 0:
             process.moved.wait(left_s)
-        if process.calls or process.uses_asyncio:
+        if process.calls or process.forks_beside_asyncio:
             process.set_aside = _set_aside()
 
 
@@ -139,8 +164,8 @@ def _after_in_child() -> None:
 
 
 def _trouble(parent: _Process) -> str:
-    if parent.uses_asyncio:
-        return "this process was forked after its parent had used an asyncio client"
+    if parent.forks_beside_asyncio:
+        return "this process was forked while its parent had an asyncio client"
     if parent.calls:
         return "this process was forked while another thread of its parent was in a call to the daemon"
     if parent.uses_threads and not _survives():

@@ -50,11 +50,16 @@ def channel_options(settings: Settings) -> list[tuple[str, int]]:
 def open_channel(kind: Any, settings: Settings) -> Any:
     """Opens a channel with a module of gRPC: `grpc`, or `grpc.aio`. It connects with the first call. Raises WrongTarget
     for files of TLS that cannot be used."""
-    forks.opening(is_async=kind is not grpc)
+    forks.opening()
     credentials = settings.credentials if settings.tls is None else settings.tls.credentials()
+    options = channel_options(settings)
     if credentials is None:
-        return kind.insecure_channel(settings.target, options=channel_options(settings))
-    return kind.secure_channel(settings.target, credentials, options=channel_options(settings))
+        channel = kind.insecure_channel(settings.target, options=options)
+    else:
+        channel = kind.secure_channel(settings.target, credentials, options=options)
+    if kind is not grpc:
+        forks.opened_async()
+    return channel
 
 
 def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
