@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
 
+import hypothesis
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -186,18 +189,28 @@ NOISE = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=1500)
-@given(NOISE, CUTS, st.integers(-1, 4))
-def test_noise_raises_nothing(data: bytes, cuts: list[int], closes_after: int) -> None:
-    fuzz(data, cuts, closes_after)
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+        pytest.param(600.0, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
+def test_noise_raises_nothing(seconds: float) -> None:
+    """For a minute in `make test`, and for ten in `make soak-tests`: a busy machine tries less in the same time."""
+    examples, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end or not examples:
 
+        @hypothesis.seed(random.randrange(1 << 32))
+        @settings(max_examples=200, database=None)
+        @given(NOISE, CUTS, st.integers(-1, 4))
+        def try_some(data: bytes, cuts: list[int], closes_after: int) -> None:
+            nonlocal examples
+            examples += 1
+            fuzz(data, cuts, closes_after)
 
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@settings(max_examples=60_000)
-@given(NOISE, CUTS, st.integers(-1, 4))
-def test_noise_raises_nothing_for_ten_minutes(data: bytes, cuts: list[int], closes_after: int) -> None:
-    fuzz(data, cuts, closes_after)
+        try_some()
+    print(f"{examples:,} examples")
 
 
 @given(st.binary(max_size=200))

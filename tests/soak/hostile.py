@@ -4,7 +4,8 @@
 
 runs one of ``ATTACKS``, on data that ``prepare`` has made; SIZE 1 is the attack as it was found, less is cheaper. Each
 returns when it has done its worst, and its calls may fail as they like. ``python -m tests.soak.hostile caller SOCKET``
-saves and reads fifty times a second until its stdin ends, and prints how long each call took.
+saves and reads fifty times a second until its stdin ends, and prints how long each call took. It speaks gRPC, or what
+STATEWARD_WIRE says. `tests.soak.hostile_frames` has the attacks on the local wire.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import lmdb
 from google.protobuf.duration_pb2 import Duration
 from tests.service.rawhttp2 import RawConnection
 
+from stateward import Client
 from stateward.v1 import checkpoint_service_pb2_grpc, thread_service_pb2_grpc
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
 from stateward.v1.checkpoint_service_pb2 import (
@@ -216,18 +218,23 @@ def behave(socket: str) -> None:
     over = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
     took, saved, name = [], 0, f"well-behaved-{os.getpid()}"
-    with grpc.insecure_channel(f"unix:{socket}", OPTIONS) as channel:
-        stub = checkpoint_service_pb2_grpc.CheckpointServiceStub(channel)
-        stub.Save(append(name, "first"), timeout=TIMEOUT_S)
+    with Client(f"unix:{socket}") as client:
+        wire, connection = client.server_info().wire, client._session.connected()
+        assert wire == os.environ["STATEWARD_WIRE"]
+
+        def call(method: str, request: Any) -> Any:
+            return connection.call(method, request, TIMEOUT_S)
+
+        call("Save", append(name, "first"))
         print("ready", flush=True)
         while not over.is_set():
             saved += 1
-            for call, request in ((stub.Save, append(name, f"{saved}")), (stub.Hydrate, HydrateRequest(thread=name))):
+            for method, request in (("Save", append(name, f"{saved}")), ("Hydrate", HydrateRequest(thread=name))):
                 began = time.monotonic()
-                call(request, timeout=TIMEOUT_S)
+                call(method, request)
                 took.append(time.monotonic() - began)
             time.sleep(max(1 / CALLS_PER_S - sum(took[-2:]), 0))
-        kept = len(stub.Hydrate(HydrateRequest(thread=name), timeout=TIMEOUT_S).state.logs["m"].entries)
+        kept = len(call("Hydrate", HydrateRequest(thread=name)).state.logs["m"].entries)
     print(json.dumps({"took": took, "saved": saved + 1, "kept": kept}))
 
 

@@ -1,5 +1,5 @@
-"""The danger: ten hostile clients, one after the other, end a daemon of 512 MiB, cost an answered save, or slow down
-everybody else.
+"""The danger: hostile clients, one after the other, end a daemon with a memory limit, cost an answered save, or slow
+down everybody else. Ten over gRPC, on a daemon of 512 MiB, and nine over frames, on one of 256 MiB.
 
 The system refuses the daemon more than 512 MiB of memory of its own (RLIMIT_DATA). That counts what is reserved for the
 stacks of threads as if it were used, so they are small here.
@@ -22,12 +22,16 @@ from unittest.mock import patch
 
 import pytest
 from tests import warm
-from tests.soak.hostile import ATTACKS, Attack, damage, make_thread, prepare
+from tests.soak import hostile, hostile_frames
+from tests.soak.hostile import damage, make_thread, prepare
 
 from stateward.testing import Daemon, run_daemon
 
 MIB = 1 << 20
+# What the system allows at most, and the daemon's own limit on each wire.
 LIMIT_MIB = 512
+LIMITS_MIB = {"grpc": LIMIT_MIB, "frames": 256}
+ATTACKS = {"grpc": hostile.ATTACKS, "frames": hostile_frames.ATTACKS}
 STACK_BYTES = MIB
 SMALL = 0.01
 # Of the 99th percentile. What is below the floor is the machine's own noise.
@@ -66,11 +70,12 @@ class Peak:
 
 
 @contextmanager
-def caller(daemon: Daemon) -> Iterator[dict[str, Any]]:
+def caller(daemon: Daemon, wire: str) -> Iterator[dict[str, Any]]:
     """Somebody who saves and reads, in a process of their own; afterwards what they saw."""
     command = [sys.executable, "-m", "tests.soak.hostile", "caller", str(daemon.socket)]
     seen: dict[str, Any] = {}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {**os.environ, "STATEWARD_WIRE": wire}}
+    with subprocess.Popen(command, text=True, **options) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()  # it has begun
@@ -82,9 +87,10 @@ def caller(daemon: Daemon) -> Iterator[dict[str, Any]]:
     seen["p99_s"] = took[int(len(took) * 0.99)]
 
 
-def attack(daemon: Daemon, name: str) -> None:
+def attack(daemon: Daemon, wire: str, name: str) -> None:
     """Runs one, at a low priority: what is measured is the daemon, and not who gets the processor."""
-    command = [sys.executable, "-m", "tests.soak.hostile", name, str(daemon.socket), "1"]
+    module = "tests.soak.hostile_frames" if wire == "frames" else "tests.soak.hostile"
+    command = [sys.executable, "-m", module, name, str(daemon.socket), "1"]
     subprocess.run(command, timeout=ATTACK_TIMEOUT_S, check=True, preexec_fn=lambda: os.nice(10))
 
 
@@ -117,10 +123,10 @@ def small_stacks() -> Iterator[None]:
 
 
 @contextmanager
-def victim(directory: Path, size: float) -> Iterator[tuple[Daemon, set[Path]]]:
+def victim(directory: Path, wire: str, size: float) -> Iterator[tuple[Daemon, set[Path]]]:
     """A daemon with a damaged thread, a large state and a long history; and what thread "hung" has in the bucket."""
     bucket = directory / "bucket"
-    flags = {"memory_limit": f"{LIMIT_MIB}MiB", "archive": f"file://{bucket}", "grace": "1"}
+    flags = {"memory_limit": f"{LIMITS_MIB[wire]}MiB", "archive": f"file://{bucket}", "grace": "1"}
     with run_daemon(directory / "data", **flags) as daemon:
         prepare(str(daemon.socket), size)
         daemon.stop()
@@ -133,26 +139,26 @@ def victim(directory: Path, size: float) -> Iterator[tuple[Daemon, set[Path]]]:
         yield daemon, {path for path in set(bucket.rglob("*")) - before if path.is_file()}
 
 
-def run_attacks(directory: Path) -> dict[str, dict[str, Any]]:
+def run_attacks(directory: Path, wire: str) -> dict[str, dict[str, Any]]:
     """All of them. Returns what a caller beside each saw, and the memory that the daemon needed, by attack.
 
     The machine may be busier later, so another daemon, which nobody attacks, is called before and after each attack.
     ``quiet_s`` is the larger 99th percentile of the two.
     """
     found = dict[str, dict[str, Any]]()
-    flags = {"memory_limit": f"{LIMIT_MIB}MiB", "archive": f"file://{directory}/spared-bucket"}
-    with victim(directory, 1.0) as (daemon, hung), run_daemon(directory / "spared", **flags) as spared:
+    flags = {"memory_limit": f"{LIMITS_MIB[wire]}MiB", "archive": f"file://{directory}/spared-bucket"}
+    with victim(directory, wire, 1.0) as (daemon, hung), run_daemon(directory / "spared", **flags) as spared:
         pid, peak = daemon.pid, Peak(daemon.pid)
         try:
-            before_s = _quiet_s(spared)
-            for name in ATTACKS:
-                with caller(daemon) as seen, hanging(hung if name == "hanging_bucket" else set()):
+            before_s = _quiet_s(spared, wire)
+            for name in ATTACKS[wire]:
+                with caller(daemon, wire) as seen, hanging(hung if name == "hanging_bucket" else set()):
                     over_s = time.monotonic() + CALLED_S
-                    attack(daemon, name)
+                    attack(daemon, wire, name)
                     time.sleep(max(over_s - time.monotonic(), 0))
                 assert daemon.pid == pid
                 assert seen["kept"] == seen["saved"], f"{name}: saves were lost"
-                after_s = _quiet_s(spared)
+                after_s = _quiet_s(spared, wire)
                 found[name] = {**seen, "peak_mib": peak.take(), "quiet_s": max(before_s, after_s)}
                 before_s = after_s
         finally:
@@ -160,27 +166,29 @@ def run_attacks(directory: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _quiet_s(daemon: Daemon) -> float:
-    with caller(daemon) as seen:
+def _quiet_s(daemon: Daemon, wire: str) -> float:
+    with caller(daemon, wire) as seen:
         time.sleep(QUIET_S)
     return float(seen["p99_s"])
 
 
 def report(found: dict[str, dict[str, Any]]) -> str:
     return "\n".join(
-        f"{name:18} quiet p99 {each['quiet_s'] * 1000:6.1f} ms  p99 {each['p99_s'] * 1000:7.1f} ms  "
+        f"{name:20} quiet p99 {each['quiet_s'] * 1000:6.1f} ms  p99 {each['p99_s'] * 1000:7.1f} ms  "
         f"max {max(each['took']) * 1000:7.1f} ms  "
         f"{len(each['took']):5} calls  peak {each['peak_mib']:4} MiB" for name, each in found.items()
     )  # fmt: skip
 
 
-def test_a_daemon_outlives_small_attacks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wire", ATTACKS)
+def test_a_daemon_outlives_small_attacks(tmp_path: Path, wire: str) -> None:
     """A hundredth of each attack: the daemon lives, and every answered save is there."""
-    with victim(tmp_path, SMALL) as (daemon, hung):
+    kind: Any = hostile_frames.FramesAttack if wire == "frames" else hostile.Attack
+    with victim(tmp_path, wire, SMALL) as (daemon, hung):
         pid, peak = daemon.pid, Peak(daemon.pid)
-        with caller(daemon) as seen, hanging(hung):
-            for name in ATTACKS:
-                getattr(Attack(str(daemon.socket), SMALL), name)()
+        with caller(daemon, wire) as seen, hanging(hung if wire == "grpc" else set()):
+            for name in ATTACKS[wire]:
+                getattr(kind(str(daemon.socket), SMALL), name)()
         peak.close()
         assert daemon.pid == pid
         assert seen["kept"] == seen["saved"] > 1
@@ -189,11 +197,14 @@ def test_a_daemon_outlives_small_attacks(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_no_attack_ends_the_daemon_or_slows_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("wire", ATTACKS)
+def test_no_attack_ends_the_daemon_or_slows_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wire: str
+) -> None:
     """Below its memory limit; the 99th percentile is within five times of the quiet one."""
-    found = run_attacks(tmp_path)
+    found = run_attacks(tmp_path, wire)
     with capsys.disabled():
         print("\n" + report(found))
-    assert max(each["peak_mib"] for each in found.values()) < LIMIT_MIB, report(found)
+    assert max(each["peak_mib"] for each in found.values()) < LIMITS_MIB[wire], report(found)
     slow = {name for name, each in found.items() if each["p99_s"] > TIMES_MAX * max(each["quiet_s"], FLOOR_S)}
     assert slow == set(), report(found)
