@@ -36,7 +36,7 @@ def test_commits_go_on_and_everything_is_shipped_afterwards(fleet_on_s3: Fleet, 
     assert client.thread("job").hydrate().version == 3
     begun = time.monotonic()
     write_steps(client, "job", 20)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15  # twenty waits for the bucket would take thirty seconds
     stats = client.stats().archive
     assert stats.away
     assert stats.error

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.daemon.process import Fleet, eventually, write_steps
+from tests.daemon.process import Fleet, eventually, until_written_down, write_steps
 
 from stateward import Client, errors
 
@@ -60,7 +60,7 @@ def test_heads_that_are_not_what_was_written(fleet_on_disk: Fleet, is_stopped: b
     write_steps(client, "set back", 1, archived=True)
     write_steps(client, "deleted", 1, archived=True)
     if is_stopped:
-        time.sleep(1.2)  # what is known of the archive is written down once a second
+        until_written_down(daemon)
         daemon.kill()
     there = damage(where, older)
     if is_stopped:

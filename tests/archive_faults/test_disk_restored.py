@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 import pytest
 from tests.archive_faults.gate import Gate
-from tests.daemon.process import Fleet, eventually, write_steps
+from tests.daemon.process import Fleet, eventually, until_written_down, write_steps
 
 from stateward import Client, Durability, errors
 from stateward.testing import Daemon
@@ -77,7 +76,7 @@ def test_older_copy_goes_on_without_the_bucket(fleet_on_s3: Fleet, gate: Gate, l
     daemon = fleet_on_s3.machine_on("first", gate.url)
     client = fleet_on_s3.client(daemon)
     write_steps(client, "job", 5, archived=True)
-    time.sleep(1.2)  # what is known of the archive is written down once a second
+    until_written_down(daemon)
     copy_disk(daemon, "early")
     if not lives_on:
         daemon.kill()

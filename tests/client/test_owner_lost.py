@@ -78,9 +78,9 @@ def test_the_first_save_after_a_lost_machine(own_pair, open_client):
     first, second = (open_client(each.target).thread("t") for each in (own_pair.first, own_pair.second))
     first.append("l", 1, durability="archived")
     own_pair.first.kill()
+    begun = time.monotonic()
     state = second.hydrate()
     state.logs["l"].append(2)
-    begun = time.monotonic()
     assert second.save(state).version == 2
-    assert 0.5 < time.monotonic() - begun < 10
+    assert 0.5 < time.monotonic() - begun < 60
     assert second.info().access is Access.OWNED

@@ -15,8 +15,8 @@ from stateward._operations.steps import Pause, ThreadRef
 from stateward.testing import Daemon, missing_daemon, run_daemon
 
 TIMEOUT_S = 0.6
-# What a machine with other work to do may need on top.
-SLACK_S = 0.9
+# What a machine with other work to do may need on top. One call may last for a minute.
+SLACK_S = 15.0
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_long_pause(daemon: Daemon) -> None:
         begun = time.monotonic()
         reader = AnswerReader(ThreadRef("default", "t", "main"), "w")
         stream = client._session.open(reader, until=begun + 0.05)
-        stream._perform(Pause(5.0))
+        stream._perform(Pause(60.0))
         assert time.monotonic() - begun < 0.05 + SLACK_S
 
 

@@ -179,6 +179,19 @@ def eventually(check: Callable[[], object], timeout_s: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+def until_written_down(daemon: Daemon) -> None:
+    """Waits until the daemon has written down what it knows of the archive, which it does once a second."""
+    store, begun = daemon.data_dir / "data.mdb", time.monotonic()
+    first = last = store.stat().st_mtime_ns
+    since_s = begun
+    while time.monotonic() < begun + 5:  # else it was written before
+        if (now := store.stat().st_mtime_ns) != last:
+            last, since_s = now, time.monotonic()
+        if last != first and time.monotonic() > since_s + 0.5:  # the commit has ended
+            return
+        time.sleep(0.02)
+
+
 @contextmanager
 def run_pair(directory: Path) -> Iterator[Pair]:
     """Two machines, "first" and "second", that are killed at the end."""

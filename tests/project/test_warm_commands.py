@@ -93,7 +93,7 @@ def test_ends_are_told() -> None:
 ENDS = """
 import atexit, sys, threading
 atexit.register(print, "last")
-threading.Timer(0.1, print, ["thread"]).start()
+threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
 print("first")
 sys.exit({code})
 """

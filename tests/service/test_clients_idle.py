@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from tests.daemon.inside import daemon_inside
+from tests.daemon.process import eventually
 from tests.start import stranger
 
 from stateward import AsyncClient, Client
 from stateward_sidecar.service.serving import server
 
 IDLE_MS = 100
-PAUSES_S = [*(IDLE_MS / 1e3 + shift / 1e3 for shift in range(-10, 11)), 0.3]
+PAUSES_S = [IDLE_MS / 1e3 + shift / 1e3 for shift in range(-10, 11)]
 
 
 @pytest.fixture
@@ -29,16 +31,40 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_a_call_after_a_pause_is_made(target: str) -> None:
-    """Also if the connection ends at the same moment. The client makes no call again."""
+    """Over a new connection, at once: the client makes no call again. It has seen the end of the former one."""
     with Client(target, retry_timeout=0) as client:
-        for number, pause_s in enumerate(PAUSES_S):
+        for number in range(3):
             assert client.thread("t").append("m", number).version == number + 1
-            time.sleep(pause_s)
+            channel = client._session.connected().over_grpc().channel.opened
+            states = list[grpc.ChannelConnectivity]()
+            note = states.append
+            channel.subscribe(note)
+            eventually(lambda states=states: states and states[-1] is not grpc.ChannelConnectivity.READY)
+            channel.unsubscribe(note)
 
 
 async def test_a_call_of_an_asyncio_client_after_a_pause_is_made(target: str) -> None:
     """The same."""
     async with AsyncClient(target, retry_timeout=0) as client:
+        for number in range(3):
+            assert (await client.thread("t").append("m", number)).version == number + 1
+            channel = client._session.connected().over_grpc()._channel
+            async with asyncio.timeout(60):
+                while (state := channel.get_state()) is grpc.ChannelConnectivity.READY:
+                    await channel.wait_for_state_change(state)
+
+
+def test_a_call_while_the_connection_ends_is_made(target: str) -> None:
+    """Once: a call that the daemon cannot have seen is made again."""
+    with Client(target) as client:
+        for number, pause_s in enumerate(PAUSES_S):
+            assert client.thread("t").append("m", number).version == number + 1
+            time.sleep(pause_s)
+
+
+async def test_a_call_of_an_asyncio_client_while_the_connection_ends_is_made(target: str) -> None:
+    """The same."""
+    async with AsyncClient(target) as client:
         for number, pause_s in enumerate(PAUSES_S):
             assert (await client.thread("t").append("m", number)).version == number + 1
             await asyncio.sleep(pause_s)

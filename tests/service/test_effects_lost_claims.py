@@ -137,18 +137,18 @@ def test_a_restarted_agent_is_told_at_once(place: Place, agent: Claimant, other:
 
 
 def test_a_claim_ends_with_its_term(agent: Claimant, other: Claimant) -> None:
-    """A second without a word; a renewal begins the term anew."""
-    term = {"seconds": 1}
+    """Some seconds without a word; a renewal begins the term anew."""
+    term = {"seconds": 3}
     begun = agent.begin(term=term)
     waited = 0.0
     for _ in range(3):
         left = other.begin(term=term)
         assert left.state == EFFECT_STATE_IN_PROGRESS
-        threading.Event().wait(0.5)
-        waited += 0.5
+        threading.Event().wait(1.1)
+        waited += 1.1
         agent.renew(begun.claim_token)
-    assert waited > 1
-    threading.Event().wait(left.retry_after.ToSeconds() + 1.05)
+    assert waited > 3
+    threading.Event().wait(left.retry_after.ToSeconds() + 1.15)
     assert other.begin().state == EFFECT_STATE_UNCERTAIN
     assert agent.begin().state == EFFECT_STATE_IN_PROGRESS
 

@@ -42,34 +42,39 @@ def away(daemon: Inside) -> AbstractContextManager[None]:
     return held_back(daemon, lambda method, _: method in ("put", "create", "replace"))
 
 
-def asked(who: str, *, archived: bool) -> AcquireLeaseRequest:
+def asked(who: str, *, archived: bool, term_s: int = 1) -> AcquireLeaseRequest:
     return AcquireLeaseRequest(
-        thread=THREAD, holder=Holder(name=who, incarnation="1"), term=Duration(seconds=1),
+        thread=THREAD, holder=Holder(name=who, incarnation="1"), term=Duration(seconds=term_s),
         options=WriteOptions(
             request_id=who, durability=DURABILITY_ARCHIVED if archived else DURABILITY_COMMITTED
         ),
     )  # fmt: skip
 
 
-def acquire(daemon: Inside, who: str, *, timeout: float = 5.0) -> AcquireLeaseResponse:
-    answer: AcquireLeaseResponse = daemon.wire.leases.AcquireLease(asked(who, archived=True), timeout=timeout)
+def acquire(daemon: Inside, who: str, *, timeout: float, term_s: int = 1) -> AcquireLeaseResponse:
+    request = asked(who, archived=True, term_s=term_s)
+    answer: AcquireLeaseResponse = daemon.wire.leases.AcquireLease(request, timeout=timeout)
     return answer
 
 
 def test_nobody_takes_a_lease_whose_grant_is_not_answered_yet(daemon: Inside) -> None:
     """The holder cannot renew it before the answer."""
-    with ThreadPoolExecutor(1) as pool, away(daemon):
-        first = pool.submit(acquire, daemon, "first")
-        time.sleep(2)
-        assert refused(daemon.wire.leases.AcquireLease, asked("other", archived=False)).reason == "LEASE_HELD"
-        first.result(WAIT_S)
+    with ThreadPoolExecutor(1) as pool:
+        with away(daemon):
+            first = pool.submit(acquire, daemon, "first", timeout=60.0)
+            while not daemon.wire.threads.GetThread(GetThreadRequest(thread=THREAD), timeout=5).HasField("lease"):
+                assert not first.done()
+            time.sleep(2)
+            assert refused(daemon.wire.leases.AcquireLease, asked("other", archived=False)).reason == "LEASE_HELD"
+            assert not first.done()
+        assert first.result(WAIT_S).receipt.durability == DURABILITY_ARCHIVED
 
 
 def test_the_term_begins_with_the_answer(daemon: Inside) -> None:
     """The answer says how much of the term is left."""
     with away(daemon):
-        granted = acquire(daemon, "first", timeout=3.0)
+        granted = acquire(daemon, "first", timeout=3.0, term_s=6)
         assert granted.receipt.durability == DURABILITY_COMMITTED
         found = daemon.wire.threads.GetThread(GetThreadRequest(thread=THREAD), timeout=5)
         assert found.lease.token == granted.lease.token
-        assert 0.3 < found.lease.remaining.ToMicroseconds() / 1e6 <= granted.lease.remaining.ToMicroseconds() / 1e6
+        assert 3.2 < found.lease.remaining.ToMicroseconds() / 1e6 <= granted.lease.remaining.ToMicroseconds() / 1e6

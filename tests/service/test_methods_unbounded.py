@@ -203,6 +203,7 @@ def test_half_a_message_of_every_method(walked: Daemon, names: list[str]) -> Non
                 break
             # On a slow machine none of them may have begun to wait yet.
             send(next((name for name in names if name not in spared()), names[0]))
+            assert eventually(lambda: status_bytes(walked, "RssAnon") <= near, save)
         assert eventually(lambda: not spared(), save), spared()
 
 

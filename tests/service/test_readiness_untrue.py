@@ -21,7 +21,7 @@ from stateward.testing import Daemon, run_daemon
 from stateward_sidecar.service.serving.readiness import Readiness
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-WITHIN_S = 8.0
+WITHIN_S = 60.0
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_a_cursor_from_the_future_is_refused(untouched: Place) -> None:
         {"thread": "-", "after_cursor": f"n.{10**12}"},
     ):
         request = t.WatchRequest(**{"namespace": untouched.namespace, "thread": THREAD, **fields})
-        call = untouched.wire.threads.Watch(request, timeout=2)
+        call = untouched.wire.threads.Watch(request, timeout=30)
         with suppress(grpc.RpcError):
             list(call)
         assert call.code() == grpc.StatusCode.INVALID_ARGUMENT

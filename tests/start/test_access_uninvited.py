@@ -46,7 +46,7 @@ from stateward_sidecar.service.admission.callers import LOOK_S, Callers
 pytestmark = pytest.mark.usefixtures("begun_warm")
 
 OLD, NEW = "o" * 40, "n" * 40
-SEEN_WITHIN_S = 3.0  # the daemon looks at its token file once a second
+SEEN_WITHIN_S = 30.0  # the daemon looks at its token file once a second, and a busy machine later
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj"
 OTHER = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"]
 

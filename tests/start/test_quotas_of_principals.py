@@ -235,7 +235,7 @@ class waiting_calls:  # noqa: N801
     """Calls that wait for a lease which somebody else has."""
 
     def __init__(self, channel: Any, count: int) -> None:
-        self._channel, self._count = channel, count
+        self._channel, self._count, self._calls = channel, count, dict[int, Any]()
 
     def __enter__(self) -> ThreadServiceStub:
         from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
@@ -246,18 +246,28 @@ class waiting_calls:  # noqa: N801
         first.holder.name, first.holder.incarnation, first.options.request_id = "a", "1", "first"
         first.term.seconds = 300
         stub.AcquireLease(first, metadata=AUTHORIZED, timeout=30)
-        self._calls = []
-        for number in range(self._count):
-            request = AcquireLeaseRequest()
-            request.CopyFrom(first)
-            request.holder.name, request.options.request_id = f"b{number}", f"next {number}"
-            request.wait.seconds = 120
-            self._calls.append(stub.AcquireLease.future(request, metadata=AUTHORIZED, timeout=150))
-        time.sleep(0.5)  # until they wait
-        return ThreadServiceStub(self._channel)
+        threads = ThreadServiceStub(self._channel)
+
+        def are_waiting() -> bool:
+            """Whether all of them have their places. One that came while this question had one is sent again."""
+            for number in range(self._count):
+                if number not in self._calls or self._calls[number].done():
+                    request = AcquireLeaseRequest()
+                    request.CopyFrom(first)
+                    request.holder.name, request.options.request_id = f"b{number}", f"next {number}"
+                    request.wait.seconds = 120
+                    self._calls[number] = stub.AcquireLease.future(request, metadata=AUTHORIZED, timeout=150)
+            try:
+                threads.GetThread(GetThreadRequest(thread="t"), metadata=AUTHORIZED, timeout=30)
+            except grpc.RpcError:
+                return True
+            return False
+
+        eventually(are_waiting)
+        return threads
 
     def __exit__(self, *error: object) -> None:
-        for call in self._calls:
+        for call in self._calls.values():
             call.cancel()
 
 

@@ -112,10 +112,10 @@ def test_a_restart_with_a_name_need_not_wait(agents: Agents) -> None:
 
 
 def test_two_live_workers_pay_once(agents: Agents) -> None:
-    """Two workers of one script, without names: the tool of the first takes three terms, and the second waits."""
-    first = agents.working()
-    second = agents.start("pays")
-    time.sleep(3)  # of terms that real processes renew
+    """Two workers of one script, without names: the tool of the first takes two terms, and the second waits."""
+    first = agents.working(term=2.5)
+    second = agents.start("pays", term=2.5)
+    time.sleep(6)  # of terms that real processes renew
     assert (second.poll(), agents.ledger.exists()) == (None, False)
     (receipt, errors), (same, others) = go(first), go(second)
     assert (receipt, errors) == (same, others) == (agents.ledger.read_text(), "")
@@ -123,11 +123,11 @@ def test_two_live_workers_pay_once(agents: Agents) -> None:
 
 def test_a_daemon_that_restarts_takes_no_claim(agents: Agents, real_daemon: Daemon) -> None:
     """Terms begin anew with the daemon, and the renewals go on."""
-    first = agents.working()
+    first = agents.working(term=2.5)
     real_daemon.kill()
     real_daemon.start()
-    second = agents.start("pays")
-    time.sleep(2)  # of terms that real processes renew
+    second = agents.start("pays", term=2.5)
+    time.sleep(4)  # of terms that real processes renew
     assert second.poll() is None
     (receipt, errors), (same, others) = go(first), go(second)
     assert (receipt, errors) == (same, others) == (agents.ledger.read_text(), "")
