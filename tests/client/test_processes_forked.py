@@ -207,9 +207,11 @@ runner.run(client.close())
 runner.close()
 """,
     "asyncio used and closed before": """
+gc.disable()  # what refers to itself stays until somebody collects it
 async def work():
     async with AsyncClient(target) as client:
         await use_on_loop(client)
+        await asyncio.gather(*(use_on_loop(client, f"{name}-{n}") for n in range(20)))
 asyncio.run(work())
 fork(lambda: asyncio.run(work()))
 fork(lambda: use(Client(target)))
