@@ -291,7 +291,8 @@ def test_what_a_log_says_of_an_error() -> None:
 
 
 def is_ours(each: object) -> bool:
-    return type(each).__module__.partition(".")[0] in ("stateward", "stateward_sidecar")
+    module = getattr(type(each), "__module__", "")  # that of a class of Cython is no text
+    return isinstance(module, str) and module.partition(".")[0] in ("stateward", "stateward_sidecar")
 
 
 def shown(secret: bytes | str) -> list[str]:
