@@ -36,7 +36,7 @@ from stateward.v1 import (
 )
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
-from stateward_sidecar import notify, spans
+from stateward_sidecar import notify, security, spans
 from stateward_sidecar.addresses import TLS_MARK, check_listeners
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
@@ -44,6 +44,7 @@ from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import Measures, Wires
+from stateward_sidecar.security import CHANGED, EXPOSED
 from stateward_sidecar.service.admission.callers import Callers
 from stateward_sidecar.service.admission.memory import Room, keep_memory_together, make_room
 from stateward_sidecar.service.admission.order import Turns
@@ -80,6 +81,7 @@ from stateward_sidecar.service.serving.shutdown import Drain, Idle
 from stateward_sidecar.service.serving.shutdown import stop as stop_in_order
 from stateward_sidecar.service.serving.tls import Tls
 from stateward_sidecar.settings import Settings, guards_of
+from stateward_sidecar.storage.auditlog import AuditLog
 from stateward_sidecar.storage.certificates import certificate_files
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.exposure import find_exposures, refuse_exposed
@@ -137,7 +139,8 @@ async def run(settings: Settings) -> NoReturn:
         loop.call_soon_threadsafe(stop.set)
 
     tracer = _open_traces(settings)
-    parts = _make_parts(settings, loop, on_fatal)
+    audit = _open_audit(settings)
+    parts = _make_parts(settings, loop, on_fatal, audit)
     parts.store.context.writer.is_traced = tracer is not None
     targets = await _start(parts, settings, loop)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -158,7 +161,7 @@ async def run(settings: Settings) -> NoReturn:
     if failure:
         # LMDB is in an unknown state, so nothing touches it any more. The file is intact at the next start.
         await parts.server.stop(0)
-        _end(EXIT_DISK_FAILED)
+        _end(EXIT_DISK_FAILED, audit)
     if parts.metrics is not None:
         await loop.run_in_executor(None, parts.metrics.close)
     await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s)
@@ -167,7 +170,7 @@ async def run(settings: Settings) -> NoReturn:
             async with asyncio.timeout(TRACES_END_S):
                 await loop.run_in_executor(None, tracer.close)
     log.info("stopped")
-    _end(EXIT_DISK_FAILED if failure else EXIT_OK)
+    _end(EXIT_DISK_FAILED if failure else EXIT_OK, audit)
 
 
 def check(settings: Settings) -> int:
@@ -203,7 +206,10 @@ class _Parts:
 
 
 def _make_parts(
-    settings: Settings, loop: asyncio.AbstractEventLoop, on_fatal: Callable[[BaseException], None]
+    settings: Settings,
+    loop: asyncio.AbstractEventLoop,
+    on_fatal: Callable[[BaseException], None],
+    audit: AuditLog | None = None,
 ) -> _Parts:
     feed = Feed(loop)
     delivery = Delivery(loop, feed.on_commit)
@@ -258,7 +264,8 @@ def _make_parts(
         from stateward_sidecar.doctor.examine import examine_running  # loaded when somebody asks
 
         probed = opening.bucket if opening is not None and probes_bucket else None
-        return list(examine_running(settings, store, fingerprint(key), readiness.list_reasons(), warnings, probed))
+        reasons = readiness.list_reasons()
+        return list(examine_running(settings, store, fingerprint(key), reasons, warnings, probed, audit))
 
     facts = ServerFacts(
         version=VERSION, key_id=fingerprint(key), default_durability=durability, warnings=warnings,
@@ -400,8 +407,12 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
 
 
 def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
+    exposed = exposures_of(settings)
     for warning in parts.warnings:
-        log.warning(warning)
+        if warning in exposed:
+            security.note(EXPOSED, warning)
+        else:
+            log.warning(warning)
     log.info(
         "ready",
         owner=settings.owner_id,
@@ -447,8 +458,22 @@ async def _end_when_idle(parts: _Parts, settings: Settings, stop: asyncio.Event)
     stop.set()
 
 
-def _end(code: int) -> NoReturn:
+def _open_audit(settings: Settings) -> AuditLog | None:
+    """Opens the audit log if there is one. It gets every event from now on. Raises StartError."""
+    if settings.audit_log is None:
+        return None
+    audit = AuditLog(settings.audit_log)
+    security.add_sink(audit.put)
+    audit.put({"event": "started", "said": "the daemon starts", "version": VERSION, "pid": os.getpid()})
+    return audit
+
+
+def _end(code: int, audit: AuditLog | None) -> NoReturn:
     """Ends the process at once. The interpreter's own exit waits for every thread, also for one that hangs."""
+    security.denials.settle(now=True)
+    if audit is not None:
+        audit.put({"event": "stopped", "said": "the daemon stops", "code": code})
+        audit.close()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -518,9 +543,9 @@ def _make_key(settings: Settings, root: bytes) -> bytes:
         )
     key = create_key_file(settings.key_file)
     sync_path(settings.key_file.parent)
-    log.warning(
-        "made a new key file; keep a copy of it, or the data is lost with this machine",
-        key_file=settings.key_file, key=fingerprint(key),
+    security.note(
+        CHANGED, "made a new key file; keep a copy of it, or the data is lost with this machine", tell=log.warning,
+        key_file=str(settings.key_file), key=fingerprint(key),
     )  # fmt: skip
     return key
 
@@ -543,6 +568,17 @@ def _allow_open_files() -> None:
 
 def warnings_of(settings: Settings) -> tuple[str, ...]:
     """Returns warnings about these settings for the operator."""
+    found = exposures_of(settings)
+    kind = _file_system(settings.data_dir)
+    if kind in VOLATILE and not settings.archive:
+        found.append(
+            f"the data directory is on {kind}, which is lost with the machine or container; use a disk or an archive"
+        )
+    return tuple(found)
+
+
+def exposures_of(settings: Settings) -> list[str]:
+    """Returns the warnings that tell what these settings lay open."""
     guards = guards_of(settings)
     found = [
         f"every user and container that reaches {url} can read, change and delete all threads: a port asks "
@@ -556,13 +592,8 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
             "--debuggable: every program of this user can read the daemon's memory, which has keys, tokens and states, "
             "and a crash may write it to a file; start the daemon without this flag when you are done"
         )
-    kind = _file_system(settings.data_dir)
-    if kind in VOLATILE and not settings.archive:
-        found.append(
-            f"the data directory is on {kind}, which is lost with the machine or container; use a disk or an archive"
-        )
     found.extend(exposed.warning for exposed in find_exposures(settings))
-    return tuple(found)
+    return found
 
 
 def _file_system(directory: Path) -> str:

@@ -144,6 +144,11 @@ class Events:
     fencings: int = 0
     # Calls that a limit of their principal or namespace refused, by limit.
     limits: Counter[str] = field(default_factory=Counter)
+    # Calls whose caller is unknown, or may not make them, by method.
+    denied: Counter[str] = field(default_factory=Counter)
+    # Security events that the audit log lacks, and whether it cannot be written now.
+    audit_lost: int = 0
+    audit_failing: bool = False
 
 
 events = Events()

@@ -88,6 +88,7 @@ class Settings:
     traces: str  # URL of the collector; empty = off
     idle_exit_s: float  # 0 = off
     log_file: Path | None  # None = standard error
+    audit_log: Path | None  # None = security events are in the log only
     is_debuggable: bool
     ready_fd: int | None  # None = nobody waits there
 
@@ -267,6 +268,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--log-file", metavar="FILE", help="log here: up to 5 MiB, and one predecessor, FILE.1 (default: stderr)")
     add(
+        "--audit-log",
+        metavar="FILE",
+        help="append security events here, each with the hash of the one before, for `stateward audit-log check`; "
+        "rename the file at any time to begin a new one (default: they are in the log only)",
+    )
+    add(
         "--debuggable",
         action="store_const",
         const="yes",
@@ -304,7 +311,7 @@ NAMES = (
     "data_dir", "listen", "no_frames", "key_file", "token_file", "access", "archive", "default_durability", "owner_id",
     "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format",
     "archive_interval", "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist",
-    "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file",
+    "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file", "audit_log",
     "debuggable",
     "tls_cert", "tls_key", "tls_client_ca", "exposed_port", "allow_exposed_secrets",
 )  # fmt: skip
@@ -413,6 +420,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         traces=_traces(given),
         idle_exit_s=_seconds(given, "idle_exit", 0.0),
         log_file=Path(given["log_file"]).absolute() if given.get("log_file") else None,
+        audit_log=_file(given, "audit_log"),
         is_debuggable=_is_yes(given, "debuggable"),
         ready_fd=None,
     )  # fmt: skip

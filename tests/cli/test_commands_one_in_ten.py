@@ -96,7 +96,8 @@ TABLE: dict[str, Any] = {
     "run": "looks at each thread by itself, and again at the next poll, see test_run_doubled_agents",
     "drain": "counts what is not archived, see test_drain_command", "doctor": NO_THREAD, "stats": NO_THREAD,
     "keys": NO_THREAD, "keys new": NO_THREAD, "token": NO_THREAD, "token new": NO_THREAD, "token list": NO_THREAD,
-    "token revoke": NO_THREAD, "conformance": NO_THREAD, "demo": NO_THREAD, "status": NO_THREAD,
+    "token revoke": NO_THREAD, "audit-log": NO_THREAD,
+    "audit-log check": NO_THREAD, "conformance": NO_THREAD, "demo": NO_THREAD, "status": NO_THREAD,
     "stop": NO_THREAD, "service": NO_THREAD, "service print": NO_THREAD, "service install": NO_THREAD,
     "service uninstall": NO_THREAD,
 }  # fmt: skip

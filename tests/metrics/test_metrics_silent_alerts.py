@@ -170,6 +170,8 @@ FAULTS: dict[str, list[dict[str, str]]] = {
         series("stateward_conflicts_total", f"0+60x{STEPS}"),
         series("stateward_saves_total", f"0+60x{STEPS}"),
     ],
+    "StatewardManyDenied": [series("stateward_denied_calls_total", f"0+60x{STEPS}", method="Save")],
+    "StatewardAuditLog": [series("stateward_audit_failing", f"1x{STEPS}")],
     "StatewardFewFiles": [
         series("process_open_fds", f"900x{STEPS}"),
         series("process_max_fds", f"1024x{STEPS}"),

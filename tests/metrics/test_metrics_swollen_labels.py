@@ -15,8 +15,9 @@ from stateward.testing import run_daemon
 LABELS = {
     "build_info": {"version", "format"}, "call_duration_seconds": {"method", "code"}, "not_ready": {"cause"},
     "refusals_total": {"reason"}, "frame_duration_seconds": {"outcome"}, "sync_duration_seconds": {"file"},
-    "limit_refusals_total": {"limit"}, "calls_total": {"wire"}, "connections": {"wire"}, "waiting_calls": {"line"},
-    "cache_looks_total": {"kind", "result"}, "bucket_request_duration_seconds": {"operation"},
+    "limit_refusals_total": {"limit"}, "denied_calls_total": {"method"}, "calls_total": {"wire"},
+    "connections": {"wire"}, "waiting_calls": {"line"}, "cache_looks_total": {"kind", "result"},
+    "bucket_request_duration_seconds": {"operation"},
     "bucket_errors_total": {"operation", "kind"},
 }  # fmt: skip
 

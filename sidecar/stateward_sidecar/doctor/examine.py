@@ -22,6 +22,7 @@ from stateward_sidecar.doctor.network import check_ports
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import events
 from stateward_sidecar.settings import Settings
+from stateward_sidecar.storage.auditlog import AuditLog
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.telemetry import failures
 
@@ -33,7 +34,13 @@ FULL_SHOWN = 5
 
 
 def examine_running(
-    settings: Settings, store: Store, key: str, reasons: list[str], warnings: tuple[str, ...], bucket: Bucket | None
+    settings: Settings,
+    store: Store,
+    key: str,
+    reasons: list[str],
+    warnings: tuple[str, ...],
+    bucket: Bucket | None,
+    audit: AuditLog | None,
 ) -> Iterator[Diagnosis]:
     """Yields what a running daemon finds. ``key``: its fingerprint. ``bucket``: None = it is not probed."""
     for reason in reasons:
@@ -45,6 +52,8 @@ def examine_running(
     yield _check_readers(store)
     yield from _check_quotas(store)
     yield from _check_events()
+    if audit is not None:
+        yield _check_audit(audit)
     yield from _repeat(warnings)
     if bucket is not None:
         yield from _check_archive(bucket, settings.archive)
@@ -150,6 +159,21 @@ def _check_quotas(store: Store) -> Iterator[Diagnosis]:
         )  # fmt: skip
     if not full:
         yield fine("quotas", "no namespace is near its limits")
+
+
+def _check_audit(audit: AuditLog) -> Diagnosis:
+    lost = {"lost_events": events.audit_lost}
+    if audit.why:
+        return failed(
+            "audit_log", f"{audit.path} cannot be written: {audit.why}; security events wait, and then are lost",
+            "Make room, or let the daemon's user write there. No call waits for it.", **lost,
+        )  # fmt: skip
+    if events.audit_lost:
+        return warning(
+            "audit_log", f"{audit.path} lacks {events.audit_lost} security events, because it could not be written",
+            "Some of them are in the daemon's log. A line of the file says where they are missing.", **lost,
+        )  # fmt: skip
+    return fine("audit_log", f"security events are in {audit.path}", **lost)
 
 
 def _check_events() -> Iterator[Diagnosis]:

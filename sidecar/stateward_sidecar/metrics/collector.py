@@ -21,6 +21,7 @@ from stateward_sidecar.measures import CallMeasures, Histogram, StoreMeasures, W
 from stateward_sidecar.metrics.sources import LatestCensus, OldestReader, Sources
 from stateward_sidecar.service.admission.limits import LIMITS
 from stateward_sidecar.service.calls.status import CODES
+from stateward_sidecar.service.methods import METHODS
 from stateward_sidecar.telemetry import failures
 
 Labels = tuple[str, ...]
@@ -79,6 +80,14 @@ class DaemonCollector(Collector):
         for limit in LIMITS:
             limits.add_metric((limit,), events.limits[limit])
         yield limits
+        denied = CounterMetricFamily(
+            "stateward_denied_calls", "Calls whose caller is unknown, or may not make them.", labels=("method",)
+        )
+        for method in METHODS:
+            denied.add_metric((method,), events.denied[method])
+        yield denied
+        yield counter("stateward_audit_lost", "Security events that the audit log lacks.", events.audit_lost)
+        yield gauge("stateward_audit_failing", "1 if the audit log cannot be written.", events.audit_failing)
         # A family of its own, which begins at 0: a conflict is nothing that an alert should need another series for.
         yield counter(
             "stateward_conflicts",

@@ -32,6 +32,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, ObjectR
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest, CollectGarbageResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
+from stateward_sidecar import security
 from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.fleet.reread import CountedFetcher
 from stateward_sidecar.archive.objects.fetch import Seen
@@ -48,6 +49,7 @@ from stateward_sidecar.errors import (
     StatewardError,
     ThreadNotFound,
 )
+from stateward_sidecar.security import DELETED
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.thread.times import has_expired
@@ -341,7 +343,7 @@ class _Run:
             self._verbs.delete(request)
             write = Write(run=state.store.deleter.delete(request), frees_space=True)
             state.context.writer.submit(write, wait=True).wait()
-        log.info("deleted an expired thread", uid=uid.hex())
+        security.note(DELETED, "an expired thread was deleted", uid=uid.hex(), everywhere=True)
         return self._fleet.heads([place])[0]
 
 

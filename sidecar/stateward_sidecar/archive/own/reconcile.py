@@ -25,6 +25,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ObjectRef
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
+from stateward_sidecar import security
 from stateward_sidecar.archive.objects.fetch import NEVER, Fetcher, Missing, Seen
 from stateward_sidecar.archive.objects.heads import check_writable, seal_head, tombstone
 from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, row_of, row_of_hold
@@ -37,6 +38,7 @@ from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.errors import Corrupt, NewerFormat
 from stateward_sidecar.measures import events
+from stateward_sidecar.security import DELETED, TAKEN
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
@@ -407,17 +409,19 @@ class Reconciler:
         if orphan:
             state.fenced[identity.namespace, thread.name] = error
             events.fencings += 1
-            log.error(
-                "another sidecar took a thread: entries that are not history are set aside", uid=identity.uid_text,
-                first=judgement.common_sequence + 1, last=tip,
+            security.note(
+                TAKEN, "another sidecar took a thread: entries that are not history are set aside", tell=log.error,
+                uid=identity.uid_text, first=judgement.common_sequence + 1, last=tip,
             )  # fmt: skip
+        else:
+            security.note(TAKEN, "another sidecar took a thread", uid=identity.uid_text, epoch=head.epoch)
         state.waiters.archived(thread.number, judgement.common_sequence)
         state.waiters.failed(thread.number, error)
 
     def _delete(self, thread: Thread) -> None:
         """Another sidecar deleted the thread: deletes this disk's copies and destroys its key."""
         identity = thread.identity
-        log.warning("the thread was deleted in the archive", uid=identity.uid_text)
+        security.note(DELETED, "another sidecar deleted a thread", uid=identity.uid_text, everywhere=True)
         self._finisher.delete_orphans(identity.uid)
         request = DeleteThreadRequest(
             namespace=identity.namespace, thread=thread.name, options=WriteOptions(expected_uid=identity.uid_text),

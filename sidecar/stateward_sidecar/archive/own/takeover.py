@@ -16,6 +16,7 @@ import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
+from stateward_sidecar import security
 from stateward_sidecar.archive.objects.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.objects.heads import (
     FORMAT,
@@ -44,6 +45,7 @@ from stateward_sidecar.errors import (
     NotOwner,
     StatewardError,
 )
+from stateward_sidecar.security import TAKEN
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.thread.context import Claim
@@ -391,6 +393,11 @@ class Attacher:
             self._give_back(namespace, place, head, etag)
             raise
         state.hold(thread, place, head, etag, seen.asked_at)
+        if not seen.head.detached and not state.is_own(seen.head):
+            security.note(
+                TAKEN, "a thread of another sidecar was taken over", uid=head.uid.hex(), epoch=head.epoch,
+                was_asked_for=take_over,
+            )  # fmt: skip
         return True
 
     def _write_take(

@@ -26,6 +26,7 @@ from functools import partial
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar import security
 from stateward_sidecar.archive.objects.fetch import Fetcher, Seen
 from stateward_sidecar.archive.objects.heads import is_unused, seal_head, tombstone
 from stateward_sidecar.archive.objects.holds import ArchiveState, Name, row_of
@@ -37,6 +38,7 @@ from stateward_sidecar.archive.requests.places import Place, slice_names
 from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NewerFormat, NotOwner, ThreadNotFound
+from stateward_sidecar.security import DELETED
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.blobs.blobrows import list_blobs
 from stateward_sidecar.store.journal.admitting import check_deletion
@@ -378,7 +380,7 @@ class Expirer:
             if found is None or found.head.write_id != head.write_id:
                 return False
             grave = found
-        log.info("deleted an expired thread", uid=thread.identity.uid_text)
+        security.note(DELETED, "an expired thread was deleted", uid=thread.identity.uid_text, everywhere=True)
         self._clear(thread, place, seen, grave)
         self._remover.finisher.delete_orphans(thread.identity.uid)
         return True

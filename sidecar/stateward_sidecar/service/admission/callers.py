@@ -22,7 +22,9 @@ from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stateward_sidecar import security
 from stateward_sidecar.errors import PermissionDenied, StartError, StatewardError, Unauthenticated
+from stateward_sidecar.security import CHANGED
 from stateward_sidecar.service.admission.accessfile import Identities, read_access_file
 from stateward_sidecar.service.admission.grants import ANYBODY, Caller, Principal
 from stateward_sidecar.service.admission.limits import NO_LIMITS, Allowance
@@ -115,7 +117,8 @@ class _File:
     def _take(self, stamp: tuple[int, ...], outcome: Identities | StartError) -> bool:
         self._begun = self._outcome = None
         if isinstance(outcome, NoTokens):
-            log.error(f"the {self._what} admits nobody any more", error=outcome.message)
+            said = f"the {self._what} admits nobody any more"
+            security.note(CHANGED, said, tell=log.error, error=outcome.message)
             self.found = Identities(namespaces=self.found.namespaces)  # of these others are no reason to be free
         elif isinstance(outcome, StartError):
             if not self._is_told:
@@ -127,7 +130,7 @@ class _File:
             return False
         else:
             self.found = outcome
-            log.info(f"read the {self._what} again", identities=len(self.found))
+            security.note(CHANGED, f"read the {self._what} again", identities=len(self.found))
         self._changing, self._stamp, self._is_told = None, stamp, False
         return True
 
@@ -228,6 +231,7 @@ class Callers:
         """Looks at the files from now on, also if no call comes: a call after a long pause finds them as they are."""
         try:
             self._look()
+            security.denials.settle()
         finally:
             asyncio.get_running_loop().call_later(LOOK_S, self.watch)
 

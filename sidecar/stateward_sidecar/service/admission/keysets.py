@@ -10,6 +10,8 @@ import threading
 from pathlib import Path
 from time import monotonic
 
+from stateward_sidecar import security
+from stateward_sidecar.security import CHANGED
 from stateward_sidecar.service.admission.issuers import Source
 from stateward_sidecar.service.admission.jwks import Key, KeysWrong, read_keys
 from stateward_sidecar.storage.files import stamp_of
@@ -114,6 +116,6 @@ class KeySet:
         if outcome != self.keys:
             self._has_changed = True  # also if `find` takes it, and `look` comes later
         if self._is_told or self._has_changed:
-            log.info("read the keys of an issuer", jwks=self.source.jwks, keys=len(outcome))
+            security.note(CHANGED, "read the keys of an issuer", jwks=self.source.jwks, keys=len(outcome))
         self.keys, self.why, self._read_s, self._is_told = outcome, "", self._ended_s, False
         self.asked_s = self._began_s

@@ -58,7 +58,9 @@ from stateward_sidecar.errors import (
     ThreadNotFound,
     VersionNotFound,
 )
+from stateward_sidecar.security import DELETED
 from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.evidence import note_call
 from stateward_sidecar.service.calls.feed import Feed, follow
 from stateward_sidecar.service.calls.method import hide, reading_of
 from stateward_sidecar.service.calls.ownership import ROUNDS, await_archived, written
@@ -211,6 +213,8 @@ class ThreadService:
             answer = await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
         answer.everywhere = archive is None or not request.local_only
         if answer.receipt.uid:
+            uid = answer.receipt.uid
+            note_call(DELETED, "a thread was deleted", "DeleteThread", context, uid=uid, everywhere=answer.everywhere)
             is_there = archive is not None and answer.everywhere
             answer.receipt.durability = DURABILITY_ARCHIVED if is_there else DURABILITY_COMMITTED
         if reading_of(request.namespace) is not None:

@@ -35,7 +35,7 @@ class Exchange(Generic[Q, A]):
 
     def __init__(self, method: Method, context: grpc.aio.ServicerContext) -> None:
         self._method = method
-        self._context = context
+        self.context = self._context = context
         # Of the last message: until it is opened, and from then on.
         self._arrived: Share | None = None
         self._share: Share | None = None

@@ -112,7 +112,7 @@ class Method:
         """Returns who calls; None = anybody may. Raises Unauthenticated."""
         if self.callers is None:
             return None
-        found = self.callers.identify(context.invocation_metadata(), _peer_of(context))
+        found = self.callers.identify(context.invocation_metadata(), peer_of(context))
         caller_of_call.set(found)
         return found
 
@@ -122,7 +122,7 @@ class Method:
         if self.callers is None:
             yield None
             return
-        with self.callers.holding(context.invocation_metadata(), _peer_of(context)) as found:
+        with self.callers.holding(context.invocation_metadata(), peer_of(context)) as found:
             caller_of_call.set(found)
             allowance = found.principal.allowance
             if allowance is None:
@@ -337,7 +337,8 @@ def spend(caller: Caller, request: Message) -> None:
         caller.principal.allowance.pace.spend(saves)
 
 
-def _peer_of(context: grpc.aio.ServicerContext) -> Peer:
+def peer_of(context: grpc.aio.ServicerContext) -> Peer:
+    """Returns what is known of a caller beside its token."""
     if not isinstance(context, LocalCall):
         return peer_of_certificate(context.auth_context())
     return Peer((context.peer.uid, context.peer.gid) if context.peer.uid >= 0 else None)

@@ -23,11 +23,19 @@ from google.rpc.status_pb2 import Status
 
 from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, RunCallsResponse, StreamedCall
 from stateward_sidecar import spans
-from stateward_sidecar.errors import DeadlineExceeded, InvalidField, QueueFull, ShuttingDown, StatewardError
+from stateward_sidecar.errors import (
+    DeadlineExceeded,
+    InvalidField,
+    PermissionDenied,
+    QueueFull,
+    ShuttingDown,
+    StatewardError,
+)
 from stateward_sidecar.service.admission.grants import Need, needs_of
 from stateward_sidecar.service.admission.order import Turns, flow_of
 from stateward_sidecar.service.admission.streams import Crowd, Held
 from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.evidence import note_denied
 from stateward_sidecar.service.calls.exchange import Exchange as StreamExchange
 from stateward_sidecar.service.calls.method import caller_of_call, message_bytes, spend
 from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status
@@ -270,7 +278,10 @@ class _Stream:
             self._note(verb, "CANCELLED", began_s)
             raise
         except Exception as failure:  # noqa: BLE001  (the boundary)
-            status, _, details = to_status(foreseen(as_expected(failure, request), verb.full_name))
+            known = foreseen(as_expected(failure, request), verb.full_name)
+            if isinstance(known, PermissionDenied):
+                note_denied(known, verb.full_name, self._exchange.context)
+            status, _, details = to_status(known)
             code = status.name
             answer.refused.CopyFrom(Status.FromString(details))
         end_span(code)

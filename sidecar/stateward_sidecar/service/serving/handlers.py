@@ -28,12 +28,13 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from stateward_sidecar import spans
-from stateward_sidecar.errors import StatewardError
+from stateward_sidecar.errors import PermissionDenied, StatewardError, Unauthenticated
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.admission.callers import Callers
 from stateward_sidecar.service.admission.grants import needs_of
 from stateward_sidecar.service.admission.memory import Reserved, Room, Share
 from stateward_sidecar.service.admission.order import Turns
+from stateward_sidecar.service.calls.evidence import note_denied
 from stateward_sidecar.service.calls.exchange import Exchange
 from stateward_sidecar.service.calls.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
 from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status, trailers
@@ -296,6 +297,8 @@ async def _abort(context: grpc.aio.ServicerContext, error: Exception, name: str)
     if isinstance(error, grpc.aio.BaseError):
         raise asyncio.CancelledError from error  # the call has ended: nobody gets an answer
     known = foreseen(error, name)
+    if isinstance(known, Unauthenticated | PermissionDenied):
+        note_denied(known, name, context)
     code, message, details = to_status(known)
     metadata = trailers(known, details)
     # The frames of the traceback hold the request, and the call holds the error until the next garbage collection.

@@ -9,7 +9,9 @@ import threading
 
 import grpc
 
+from stateward_sidecar import security
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.security import CHANGED
 from stateward_sidecar.storage.certificates import CertificateFiles, Certificates, read_certificates
 from stateward_sidecar.telemetry import log
 
@@ -48,7 +50,7 @@ class Tls:
                 self._told = stamp, error.message
                 return None
             self._stamp, self._told = stamp, None
-            log.info("read the TLS files again", ends=self.certificates.ends.isoformat())
+            security.note(CHANGED, "read the TLS files again", ends=self.certificates.ends.isoformat())
             return _configuration(self.certificates)
 
 

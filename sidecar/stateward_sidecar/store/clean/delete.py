@@ -17,7 +17,9 @@ from stateward.storage.v1.head_pb2 import DeletionRecord
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward.v1.write_pb2 import Receipt
+from stateward_sidecar import security
 from stateward_sidecar.errors import ShuttingDown, StatewardError
+from stateward_sidecar.security import DELETED
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobrows import list_blobs
@@ -32,6 +34,8 @@ from stateward_sidecar.store.thread.times import expire_second, has_expired
 from stateward_sidecar.telemetry import guarded
 
 PURGE_ROWS_MAX = 512
+TTL = "ttl"
+"""The cause of a deletion that nobody asked for."""
 
 
 class Deleter:
@@ -98,7 +102,7 @@ class Deleter:
                 return False
             if not has_expired(draft.head, self._context.clock.now_us()):  # a clock was behind at the last save
                 return False
-            self._remove(txn, batch, draft, "ttl")
+            self._remove(txn, batch, draft, TTL)
             return True
 
         return run
@@ -134,6 +138,8 @@ class Deleter:
             self._threads.forget(thread)
             if context.archive is not None:
                 context.archive.gone(thread, lost)
+            elif cause == TTL:  # the archive tells of its own; of requests, who answers them
+                security.note(DELETED, "an expired thread was deleted", uid=identity.uid_text, everywhere=True)
 
         claims = context.archive.claims if context.archive is not None else {}
         claim = claims.get((identity.namespace, identity.name))
