@@ -45,6 +45,10 @@ class ServerInfo(FromProto):
     """How the client reaches the daemon: "grpc" or "frames"."""
     limits: tuple[LimitUse, ...]
     """The limits of this client, and of its namespace; empty = there are none."""
+    principal: str
+    """Who this client is to the daemon; empty = it may do everything, or the daemon is older."""
+    reads_part: bool
+    """Whether lists and counts of the client's namespace leave out threads that it may not read, if there are any."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 """Where the daemon listens: the addresses of `--listen`, and what a port must have before the daemon opens it.
+The sockets of principals, which the access file names.
 
     unix:///path       a socket of the file system: its mode says who may connect
     host:port?tls      a port with TLS; with --tls-client-ca nobody connects without a certificate (mutual TLS)
@@ -10,8 +11,9 @@ Whoever may connect can cost the daemon time and memory, also without a valid to
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,10 @@ from stateward_sidecar.errors import StartError
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 PORT_MAX = 65535
 TLS_MARK = "?tls"
+SUFFIX = "~"
+"""The socket of the local wire has the name of gRPC's, and this behind it."""
+# The kernel's limit for the path of a unix socket, less one for the final zero byte.
+SOCKET_PATH_BYTES_MAX = 107
 # Authenticated encryption with forward secrecy, in the names of gRPC's library.
 CIPHER_SUITES = (
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256:"
@@ -50,6 +56,29 @@ def parse_listen(url: str) -> Path | Port:
     if not host or not port.isdigit() or int(port) > PORT_MAX:
         raise StartError(f"--listen {url}: this is not an address; give unix:///path, host:port?tls or host:port")
     return Port(host, int(port), url.endswith(TLS_MARK))
+
+
+def beside(path: Path) -> Path:
+    """Returns the path of the socket of the local wire that is beside one of gRPC."""
+    return path.with_name(path.name + SUFFIX)
+
+
+def sockets_of(urls: Iterable[str]) -> frozenset[Path]:
+    """Returns the paths of all sockets that these addresses take."""
+    paths = [place.absolute() for place in map(parse_listen, urls) if isinstance(place, Path)]
+    return frozenset(each for path in paths for each in (path, beside(path)))
+
+
+def parse_own_socket(url: str) -> Path:
+    """Returns the path of a principal's socket. Raises ValueError."""
+    path = Path(url.removeprefix("unix://"))
+    if not url.startswith("unix:///") or not url.isprintable() or url.startswith("unix:////") or ".." in path.parts:
+        raise ValueError(f"{url!r} is no address of a socket; give unix:///path, without ..")
+    if path.name in ("", SUFFIX):
+        raise ValueError(f"{url!r} names no socket")
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+        raise ValueError(f"{url!r}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes; shorten it")
+    return path
 
 
 def has_tls(urls: Sequence[str]) -> bool:

@@ -37,7 +37,7 @@ from stateward.v1 import (
 from stateward.v1.admin_service_pb2 import Diagnosis
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, Durability
 from stateward_sidecar import notify, security, spans
-from stateward_sidecar.addresses import TLS_MARK, check_listeners
+from stateward_sidecar.addresses import TLS_MARK, check_listeners, has_tls, sockets_of
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
@@ -265,7 +265,9 @@ def _make_parts(
 
         probed = opening.bucket if opening is not None and probes_bucket else None
         reasons = readiness.list_reasons()
-        return list(examine_running(settings, store, fingerprint(key), reasons, warnings, probed, audit))
+        return list(
+            examine_running(settings, store, fingerprint(key), reasons, warnings, probed, audit, server.unopened)
+        )
 
     facts = ServerFacts(
         version=VERSION, key_id=fingerprint(key), default_durability=durability, warnings=warnings,
@@ -311,7 +313,8 @@ def _find_guards(settings: Settings) -> tuple[Callers | None, Tls | None]:
     guards = guards_of(settings)
     check_listeners(settings.listen, guards)
     files = certificate_files(settings)
-    callers = Callers(settings.token_file, settings.access_file) if guards.has_callers else None
+    taken = sockets_of(settings.listen)
+    callers = Callers(settings.token_file, settings.access_file, taken) if guards.has_callers else None
     return callers, Tls(files) if files is not None else None
 
 
@@ -386,6 +389,7 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
     store, archive = parts.store, parts.archive
     try:
         targets = [parts.server.listen(url) for url in settings.listen]
+        parts.server.listen_own()
         store.start()
         if archive is not None and parts.opening is not None:
             await loop.run_in_executor(None, parts.opening.join, store, parts.key)
@@ -587,6 +591,11 @@ def exposures_of(settings: Settings) -> list[str]:
         if not url.startswith("unix:") and not guards.has_callers
         and not (url.endswith(TLS_MARK) and guards.has_client_ca)
     ]
+    if guards.has_client_ca and not guards.has_callers and has_tls(settings.listen):
+        found.append(
+            f"everybody with a certificate of {settings.tls_client_ca} can read, change and delete all threads; set "
+            "--access to say who may do what, or use a CA that signs for nobody else"
+        )
     if settings.is_debuggable:
         found.append(
             "--debuggable: every program of this user can read the daemon's memory, which has keys, tokens and states, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.daemon.process import eventually
 from tests.daemon.town import Town, twins
 from tests.daemon.unthreaded import run
 
+from stateward.errors import QuotaExceeded
+from stateward.testing import run_daemon
 from stateward.v1.backup_service_pb2 import ImportBegin, ImportThreadRequest, ThreadPart
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
@@ -68,6 +71,26 @@ def test_a_save_that_fails_after_its_claim_gives_the_name_back(driven: Town, mon
     other.put(append(after=0))
     other.ship_now()
     assert machine.state().checkpoint.version == 1
+
+
+def test_a_blob_that_may_make_no_thread_claims_nothing(tmp_path: Path) -> None:
+    """Its namespace has all the threads that it may have. As for any other write, nothing of it comes to the bucket."""
+    (tmp_path / "access.toml").touch(mode=0o600)
+    (tmp_path / "access.toml").write_text(
+        f'[[principal]]\nname = "me"\nuid = {os.getuid()}\ngrants = ["read,write */*"]\n\n'
+        '[[namespace]]\nname = "*"\nthreads = 1\n'
+    )
+    bucket = tmp_path / "bucket"
+    flags = {"access": tmp_path / "access.toml", "archive": f"file://{bucket}"}
+    with run_daemon(tmp_path / "data", **flags) as daemon, daemon.client() as client:
+        client.thread("first").append("m", 1)
+        client.thread("first").blobs.write(b"x" * 100)
+        before = {each for each in bucket.rglob("*") if each.is_file()}
+        with pytest.raises(QuotaExceeded):
+            client.thread("second").blobs.write(b"y" * 100)
+        client.thread("first").archive.wait(client.thread("first").append("m", 2))
+        left = {each for each in bucket.rglob("*") if each.is_file()} - before
+        assert [each for each in left if each.name == "HEAD"] == []
 
 
 @pytest.mark.parametrize("method", ["replace", "delete"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -66,6 +67,38 @@ def test_a_principal_with_another_identity_stays(tmp_path: Path) -> None:
     assert file.read_text() == text
 
 
+def test_a_principal_with_a_socket_of_its_own(tmp_path: Path) -> None:
+    """It gets no token; the file is as the daemon reads it, and the running daemon opens the socket. Who revokes the
+    tokens of a principal is told by what else it is known."""
+    file = tmp_path / "access.toml"
+    boss = run("token", "new", file, "boss", "--grant", "read */*").out.strip()
+    with tempfile.TemporaryDirectory(prefix="sw-", dir="/tmp") as short, run_daemon(tmp_path / "data", access=file):
+        url = f"unix://{short}/agent/s.sock"
+        made = run("token", "new", file, "agent", "--grant", GRANT, "--socket", url)
+        assert (made.code, made.out) == (0, "")
+        assert url in made.err
+        end = time.monotonic() + 60
+        while not Path(f"{short}/agent/s.sock").exists():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with Client(url) as client:
+            client.thread("booking-1").append("m", 1)
+            with pytest.raises(PermissionDenied):
+                client.thread("other").append("m", 1)
+    assert {str(each): who.name for each, who in read_access_file(file).sockets.items()} == {url[7:]: "agent"}
+    assert url in run("token", "list", file).out
+    assert run("token", "revoke", file, "agent").code == 1
+    assert run("token", "new", file, "agent").code == 0
+    assert url in run("token", "revoke", file, "agent").err
+    assert run("token", "revoke", file, "boss").err.count("still") == 0
+    for other, said in ((url, "agent already"), (f"{url[:-6]}./s.sock", "agent already"), ("/s.sock", "no address")):
+        answer = run("token", "new", file, "other", "--grant", GRANT, "--socket", other)
+        assert answer.code == 1
+        assert said in answer.error
+    assert boss not in file.read_text()
+    assert run("token", "list", file, "--json").json[0]["name"] == "agent"
+
+
 def test_an_edit_keeps_the_rest(tmp_path: Path) -> None:
     """Comments, order, other principals and the mode of the file; no token is in it, and nothing lies beside it."""
     file = tmp_path / "access.toml"
@@ -106,6 +139,34 @@ def test_the_daemon_can_still_read_it(tmp_path: Path) -> None:
 def digest_of_last(file: Path) -> str:
     found: str = run("token", "list", file, "--json").json[-1]["token_sha256"][-1]
     return found
+
+
+def test_an_export_of_a_part_says_so(tmp_path: Path) -> None:
+    """Who may read some threads only gets these, and is told that a backup may lack others; who may read all, or names
+    what it wants, is told nothing."""
+    file, kept = tmp_path / "access.toml", tmp_path / "all.jsonl"
+    tokens = {name: tmp_path / name for name in ("part", "all")}
+    for name, grants in (("part", "read,write default/booking-*"), ("all", "read,write default/*")):
+        tokens[name].write_text(run("token", "new", file, name, "--grant", grants).out)
+    with run_daemon(tmp_path / "data", access=file) as daemon:
+        with Client(daemon.target, token=tokens["all"].read_text().strip()) as client:
+            for name in ("booking-1", "other"):
+                client.thread(name).append("m", 1)
+            assert (client.server_info().principal, client.server_info().reads_part) == ("all", False)
+
+        def export(who: str, *arguments: str) -> str:
+            answer = run(
+                "--target", daemon.target, "export", "--versions", "-o", kept, *arguments,
+                STATEWARD_TOKEN_FILE=str(tokens[who]),
+            )  # fmt: skip
+            assert answer.code == 0
+            return str(answer.err)
+
+        told = "only threads that part may read are in it"
+        assert told in export("part", "--all")
+        assert "1 thread," in export("part", "--all")
+        assert told in export("part", "--prefix", "b")
+        assert "may read" not in export("part", "booking-1") + export("all", "--all")
 
 
 WRONG = {

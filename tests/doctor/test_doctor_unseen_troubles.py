@@ -392,6 +392,26 @@ def test_a_file_of_principals_that_everybody_can_change(tmp_path: Path) -> None:
         assert "name is required" in found("access")["summary"]
 
 
+def test_a_daemon_that_asks_for_a_token(tmp_path: Path) -> None:
+    """The doctor says so, and nothing of the settings of another daemon, such as that calls need no token. A principal
+    that may not examine the daemon is told that, and the rest."""
+    access, token = tmp_path / "access.toml", tmp_path / "token"
+    token.write_text(run("token", "new", access, "me", "--grant", "read */*").out)
+    with run_daemon(access=access) as daemon:
+        answer = run("--target", daemon.target, "doctor", "--json")
+        found = {item["check"]: item for item in json.loads(answer.out)["findings"]}
+        assert answer.code == 1
+        assert set(found) == {"socket", "daemon", "package"}
+        assert "does not know this caller: the call carries no token" in found["daemon"]["summary"]
+        assert "STATEWARD_TOKEN_FILE" in found["daemon"]["advice"]
+        assert "more to callers with a token" in run("--target", daemon.target, "status").out
+        answer = run("--target", daemon.target, "doctor", "--json", STATEWARD_TOKEN_FILE=str(token))
+        found = {item["check"]: item for item in json.loads(answer.out)["findings"]}
+        assert found["daemon"]["verdict"] == found["version"]["verdict"] == "ok"
+        assert "me may not admin" in found["machine"]["summary"]
+        assert "access" not in found
+
+
 def test_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newer daemon serves an older client, and the doctor says which of the two to upgrade."""
     (tmp_path / "sitecustomize.py").write_text("import stateward._version\nstateward._version.VERSION = '9.9.9'\n")

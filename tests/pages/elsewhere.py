@@ -56,6 +56,8 @@ ELSEWHERE = [
               "tests/stores/test_store_variables.py"),
     Elsewhere("docs/guide.md", "toml", "[[principal]]", "a file of principals; it is read as the daemon reads it",
               "tests/start/test_access_grants.py"),
+    Elsewhere("docs/operations.md", "toml", "# in", "a file of principals; it is read as the daemon reads it",
+              "tests/start/test_access_sockets.py"),
     Elsewhere("docs/operations.md", "toml", "[[issuer]]", "a file of principals; it is read as the daemon reads it",
               "tests/start/test_access_bearers.py"),
     Elsewhere("docs/operations.md", "toml", "[[principal]]", "a file of principals; it is read as the daemon reads it",

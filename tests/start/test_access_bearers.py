@@ -324,8 +324,9 @@ def test_keys_outlive_their_server_for_an_hour(
     goes_on(60, is_read=True)
     assert callers.changes > changes
     for each in (old, token()):
-        with pytest.raises(IssuerUnavailable, match="503"):
+        with pytest.raises(IssuerUnavailable, match="not here at present") as refused:
             who(callers, each)
+        assert "503" not in refused.value.message
     server.behave = None
     goes_on(keysets.RETRY_S, is_read=True)
     assert who(callers, old) == "agent"
@@ -338,7 +339,7 @@ def test_a_daemon_starts_while_its_issuer_is_away(tmp_path: Path, server: Issuer
     with run_daemon(tmp_path / "data", access=path) as daemon:
         when(lambda: server.requests)
         with Client(daemon.target, token=token(), namespace="team", retry_timeout=0) as client:
-            with pytest.raises(Exception, match="500") as failed:
+            with pytest.raises(Exception, match="not here at present") as failed:
                 client.thread("agent-1").info()
             assert type(failed.value).__name__ == "IssuerUnavailable"
         server.behave = None

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -43,8 +44,11 @@ from tests.start.contract import (
 from stateward import Client
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.access_pb2 import VERB_ANY
+from stateward.v1.checkpoint_service_pb2 import SaveRequest
+from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.service.admission.callers import LOOK_S
 from stateward_sidecar.service.admission.grants import VERBS, needs_of
+from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.methods import METHODS as TABLE
 from stateward_sidecar.service.methods import RULES
 from stateward_sidecar.service.serving import server
@@ -290,9 +294,10 @@ class Open:
             assert self._begun.acquire(timeout=60)
 
 
+@pytest.mark.parametrize("by", ["token", "socket"])
 @pytest.mark.parametrize("wire", WIRES)
 def test_every_lasting_call_ends_with_what_allowed_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wire: str, by: str
 ) -> None:
     """Nobody calls, and nothing is sent: who is taken out of the file loses all streams and calls that wait, and who
     loses a grant those that needed it. Others go on."""
@@ -300,17 +305,29 @@ def test_every_lasting_call_ends_with_what_allowed_it(
     verbs, path = Open(), tmp_path / "access.toml"
     monkeypatch.setattr(server, "make_handler", verbs.make_handler)
     everything = ["admin */*", "read,write,signal,delete */*"]
-    written(path, {"gone": everything, "lost": everything, "stays": everything})
+
+    def write(told: dict[str, list[str]]) -> None:
+        written(path, told)
+        if by == "socket":
+            text = path.read_text()
+            for who in told:
+                text = text.replace(
+                    f'token_sha256 = "{digest_of(token_of(who))}"', f'socket = "unix://{tmp_path}/{who}.sock"'
+                )
+            path.write_text(text)
+
+    write({"gone": everything, "lost": everything, "stays": everything})
     with ExitStack() as stack:
         daemon = stack.enter_context(daemon_inside(tmp_path, access=str(path)))
-        channel = stack.enter_context(open_channel(daemon.wire.target.replace("unix:", "unix://"), wire))
-        calls = {
-            (who, name): stack.enter_context(held_open(channel, METHODS[name], token_of(who)))
-            for who in ("gone", "lost", "stays")
-            for name in LASTING
-        }
+        everybody = daemon.wire.target.replace("unix:", "unix://")
+        calls = {}
+        for who in ("gone", "lost", "stays"):
+            target, token = (everybody, token_of(who)) if by == "token" else (f"unix://{tmp_path}/{who}.sock", None)
+            channel = stack.enter_context(open_channel(target, wire))
+            for name in LASTING:
+                calls[who, name] = stack.enter_context(held_open(channel, METHODS[name], token))
         verbs.wait(len(calls))
-        written(path, {"lost": ["read nowhere/*"], "stays": everything})
+        write({"lost": ["read nowhere/*"], "stays": everything})
         for (who, name), call in calls.items():
             if who == "gone":
                 assert end_of(name, call) == "UNAUTHENTICATED", name
@@ -321,7 +338,7 @@ def test_every_lasting_call_ends_with_what_allowed_it(
         assert {name for who, name in goes_on if who == "lost"} == {n for n in LASTING if asked_by(n).is_open}
 
 
-def held_open(channel: Any, method: MethodDescriptor, token: str) -> Any:
+def held_open(channel: Any, method: MethodDescriptor, token: str | None) -> Any:
     """A stream whose client has sent one message and may send more, until the end of the block."""
     sent: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
     first = request_of(method, THERE)
@@ -349,6 +366,41 @@ def end_of(name: str, call: Any) -> str:
     except grpc.RpcError as error:
         return reason_in(error)
     return ""
+
+
+def test_a_call_of_a_stream_is_asked_when_its_turn_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was allowed when it came, and waited in line until its caller had lost the grant: nothing is written."""
+    waiting, go_on, wait_in_line = threading.Semaphore(0), threading.Event(), Turns.wait_in_line
+
+    async def wait(self: Turns, flow: Any, *, is_write: bool) -> None:
+        if not is_write:
+            await wait_in_line(self, flow, is_write=is_write)
+            return
+        waiting.release()
+        await asyncio.to_thread(go_on.wait, 60)
+
+    path = tmp_path / "access.toml"
+    written(path, {"lost": ["read,write */*"], "stays": ["read,write */*"], "gone": ["read */*"]})
+    with ExitStack() as stack:
+        daemon = stack.enter_context(daemon_inside(tmp_path, access=str(path)))
+        channel = stack.enter_context(open_channel(daemon.wire.target.replace("unix:", "unix://"), "grpc"))
+        monkeypatch.setattr(Turns, "passes", lambda self, *, is_write: not is_write)
+        monkeypatch.setattr(Turns, "wait_in_line", wait)
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        saves = {}
+        for who in ("lost", "stays"):
+            request = SaveRequest(namespace="team", thread=who, options=WriteOptions(request_id=who))
+            request.diff.edits.add().append.log = "m"
+            request.diff.edits[0].append.entries.add(media_type="text/plain", data=b"x")
+            saves[who] = pool.submit(streamed_reason, channel, "Save", request, token_of(who))
+        for _ in saves:
+            assert waiting.acquire(timeout=60)
+        written(path, {"lost": ["read */*"], "stays": ["read,write */*"]})
+        stack.callback(go_on.set)
+        info = METHODS["GetServerInfo"], request_of(METHODS["GetServerInfo"], "")
+        wait_until(lambda: reason_of(channel, *info, token_of("gone")) == "UNAUTHENTICATED")
+        go_on.set()
+        assert {who: each.result(60) for who, each in saves.items()} == {"lost": "PERMISSION_DENIED", "stays": ""}
 
 
 @pytest.mark.parametrize("wire", WIRES)

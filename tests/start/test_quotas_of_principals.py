@@ -23,7 +23,7 @@ from stateward.errors import RateExceeded
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.call_service_pb2 import CallAnswer, RunCallsRequest, StreamedCall
 from stateward.v1.call_service_pb2_grpc import CallServiceStub
-from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, SaveRequest
+from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, HydrateRequest, ReadLogRequest, SaveRequest
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, GetThreadRequest, WatchRequest
 from stateward.v1.thread_service_pb2_grpc import ThreadServiceStub
@@ -108,6 +108,34 @@ def test_a_principal_has_no_stream_more_than_it_may(tmp_path: Path, connect: Cal
         eventually(has_room)
         for each in open_ones:
             each.cancel()
+
+
+def test_who_follows_a_log_has_the_place_of_a_stream(tmp_path: Path, connect: Callable[[Daemon], Any]) -> None:
+    """So that one who follows for hours keeps nobody of its principal from reading; and a place that is left is given
+    back."""
+    access = limited(tmp_path, limits={"calls": 1, "streams": 1})
+    with run_daemon(access=access) as daemon, connect(daemon) as channel:
+        stub = CheckpointServiceStub(channel)
+        stub.Save(save(1), metadata=AUTHORIZED, timeout=30)
+        asked = ReadLogRequest(thread="t", log="m", from_index=1)
+        asked.wait.FromSeconds(60)
+
+        def follow() -> Any:
+            return stub.ReadLog.future(asked, metadata=AUTHORIZED, timeout=60)
+
+        def read() -> Any:
+            return stub.ReadLog(ReadLogRequest(thread="t", log="m"), metadata=AUTHORIZED, timeout=30)
+
+        first = follow()
+        with Client(daemon.target, token=TOKEN) as client:
+            eventually(lambda: {each.limit: each.used for each in client.server_info().limits}["streams"] == 1)
+        assert len(read().entries) == 1
+        facts, _ = refused(lambda: follow().result(30), "streams")
+        assert facts["used"] == "1"
+        refused(lambda: next(hang(channel, 1)[0]), "streams")
+        stub.Save(save(2), metadata=AUTHORIZED, timeout=30)
+        assert len(first.result(30).entries) == 1
+        eventually(lambda: next(hang(channel, 1)[0]))
 
 
 def test_a_pace_lets_a_second_of_saves_pass_at_once(tmp_path: Path, connect: Callable[[Daemon], Any]) -> None:

@@ -46,6 +46,17 @@ def target(place: Path, ca: Authority, own: Certified, port: int) -> Iterator[st
         yield f"127.0.0.1:{port}"
 
 
+@pytest.mark.parametrize("has_access", [False, True])
+def test_a_ca_alone_is_warned_of(place: Path, ca: Authority, own: Certified, port: int, has_access: bool) -> None:
+    """Who has any certificate of the CA may then do everything. The daemon says it once, at its start."""
+    (place / "access.toml").write_text(ACCESS)
+    flags = {"tls_cert": own.cert, "tls_key": own.key, "tls_client_ca": ca.path}
+    if has_access:
+        flags["access"] = place / "access.toml"
+    with run_daemon(place / "data", listen=f"127.0.0.1:{port}?tls", **flags) as daemon:
+        assert daemon.stderr.count(f"everybody with a certificate of {ca.path}") == (not has_access)
+
+
 def client_with(target: str, ca: Authority, name: str, *names: str, token: str | None = None) -> Client:
     pair = ca.sign(name, names)
     return Client(target, tls_ca=ca.path, tls_cert=pair.cert, tls_key=pair.key, token=token)

@@ -123,7 +123,8 @@ def advice(target: str, said: str) -> str:
         named = "" if kept.parent == _default_data() else f" with STATEWARD_DATA_DIR={kept.parent}"
         return f"; stateward.open() and commands without --target start it{named}, with its settings in {kept}"
     listen = f"{target} --exposed-port" if is_tcp(target) else target
-    return f"; start one with: stateward-sidecar --listen {listen}, or let stateward.open() start one"
+    flags = "with the flags that it had before, such as --access"
+    return f"; start one with: stateward-sidecar --listen {listen}, {flags}; or let stateward.open() start one"
 
 
 def find_kept_settings(target: str) -> Path | None:

@@ -29,7 +29,7 @@ from stateward.v1 import checkpoint_pb2 as stateward_dot_v1_dot_checkpoint__pb2
 from stateward.v1 import error_reason_pb2 as stateward_dot_v1_dot_error__reason__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n stateward/v1/admin_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19stateward/v1/access.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x1fstateward/v1/error_reason.proto\")\n\x14GetServerInfoRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"\xc3\x03\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\x05\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12\x17\n\x0fmax_state_bytes\x18\x04 \x01(\x03\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\x03\x12!\n\x19request_id_window_entries\x18\x06 \x01(\x03\x12\x34\n\x11request_id_window\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x12\x64\x65\x66\x61ult_durability\x18\x08 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x0e\n\x06key_id\x18\t \x01(\t\x12\x10\n\x08warnings\x18\n \x03(\t\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11max_request_items\x18\x0c \x01(\x03\x12\x11\n\tnot_ready\x18\r \x03(\t\x12\x0c\n\x04wire\x18\x0e \x01(\t\x12&\n\x06limits\x18\x0f \x03(\x0b\x32\x16.stateward.v1.LimitUse\"I\n\x08LimitUse\x12\r\n\x05limit\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x0f\n\x07maximum\x18\x03 \x01(\x03\x12\x0c\n\x04used\x18\x04 \x01(\x03\"\x11\n\x0fGetStatsRequest\"\xc0\x04\n\x10GetStatsResponse\x12\x0f\n\x07threads\x18\x01 \x01(\x03\x12\r\n\x05saves\x18\x02 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\x03\x12\x0f\n\x07\x63ommits\x18\x04 \x01(\x03\x12\x13\n\x0b\x65ntry_bytes\x18\x05 \x01(\x03\x12\x16\n\x0esnapshot_bytes\x18\x06 \x01(\x03\x12\x11\n\tsnapshots\x18\x07 \x01(\x03\x12\x12\n\nused_bytes\x18\x08 \x01(\x03\x12\x12\n\nfile_bytes\x18\t \x01(\x03\x12\x11\n\tmap_bytes\x18\n \x01(\x03\x12\x15\n\rqueued_writes\x18\x0b \x01(\x03\x12\x13\n\x0b\x63\x61\x63he_bytes\x18\x0c \x01(\x03\x12\x19\n\x11\x63\x61\x63he_limit_bytes\x18\r \x01(\x03\x12\x0f\n\x07watches\x18\x0e \x01(\x03\x12+\n\x07\x61rchive\x18\x0f \x01(\x0b\x32\x1a.stateward.v1.ArchiveStats\x12\x1b\n\x13\x62\x61\x63kground_failures\x18\x10 \x01(\x03\x12\x12\n\nblob_bytes\x18\x11 \x01(\x03\x12\x10\n\x08\x64raining\x18\x12 \x01(\x08\x12&\n\x06limits\x18\x13 \x03(\x0b\x32\x16.stateward.v1.LimitUse\x12I\n\x0elimit_refusals\x18\x14 \x03(\x0b\x32\x31.stateward.v1.GetStatsResponse.LimitRefusalsEntry\x1a\x34\n\x12LimitRefusalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xc0\x02\n\x0c\x41rchiveStats\x12\x15\n\rdirty_threads\x18\x01 \x01(\x03\x12\x13\n\x0blag_entries\x18\x02 \x01(\x03\x12\x11\n\tlag_bytes\x18\x03 \x01(\x03\x12&\n\x03lag\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04\x61way\x18\x05 \x01(\x08\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12\r\n\x05heads\x18\x07 \x01(\x03\x12\x0f\n\x07objects\x18\x08 \x01(\x03\x12\x12\n\nhead_bytes\x18\t \x01(\x03\x12\x14\n\x0cobject_bytes\x18\n \x01(\x03\x12\x13\n\x0b\x65ntry_bytes\x18\x0b \x01(\x03\x12\x10\n\x08requests\x18\x0c \x01(\x03\x12\x15\n\rowned_threads\x18\r \x01(\x03\x12\x0f\n\x07orphans\x18\x0e \x01(\x03\x12\x13\n\x0brolled_back\x18\x0f \x01(\x03\"2\n\rVerifyRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\"T\n\x0cScanProgress\x12\x0f\n\x07threads\x18\x01 \x01(\x03\x12\x15\n\rtotal_threads\x18\x02 \x01(\x03\x12\r\n\x05items\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\"l\n\x0eVerifyResponse\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.ScanProgress\x12,\n\x07\x66inding\x18\x02 \x01(\x0b\x32\x1b.stateward.v1.VerifyFinding\"\x9e\x01\n\rVerifyFinding\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.stateward.v1.ErrorReason\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0e\n\x06thread\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\x10\n\x08sequence\x18\x06 \x01(\x03\x12\x0f\n\x07message\x18\x07 \x01(\t\"F\n\x0c\x44rainRequest\x12\x0c\n\x04undo\x18\x01 \x01(\x08\x12(\n\x05grace\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"O\n\rDrainResponse\x12\x18\n\x10\x64\x65tached_threads\x18\x01 \x01(\x03\x12\x15\n\rdirty_threads\x18\x02 \x01(\x03\x12\r\n\x05ready\x18\x03 \x01(\x08\"\'\n\x0f\x44iagnoseRequest\x12\x14\n\x0cprobe_bucket\x18\x01 \x01(\x08\"h\n\x10\x44iagnoseResponse\x12*\n\tdiagnoses\x18\x01 \x03(\x0b\x32\x17.stateward.v1.Diagnosis\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc0\x02\n\tDiagnosis\x12\r\n\x05\x63heck\x18\x01 \x01(\t\x12\x30\n\x07verdict\x18\x02 \x01(\x0e\x32\x1f.stateward.v1.Diagnosis.Verdict\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x04 \x01(\t\x12\x31\n\x05\x66\x61\x63ts\x18\x05 \x03(\x0b\x32\".stateward.v1.Diagnosis.FactsEntry\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"p\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x0e\n\nVERDICT_OK\x10\x01\x12\x13\n\x0fVERDICT_WARNING\x10\x02\x12\x12\n\x0eVERDICT_FAILED\x10\x03\x12\x13\n\x0fVERDICT_SKIPPED\x10\x04\x32\xaf\x03\n\x0c\x41\x64minService\x12`\n\rGetServerInfo\x12\".stateward.v1.GetServerInfoRequest\x1a#.stateward.v1.GetServerInfoResponse\"\x06\xea\xe0\x18\x02\x08\x01\x12Q\n\x08GetStats\x12\x1d.stateward.v1.GetStatsRequest\x1a\x1e.stateward.v1.GetStatsResponse\"\x06\xea\xe0\x18\x02\x08\x06\x12M\n\x06Verify\x12\x1b.stateward.v1.VerifyRequest\x1a\x1c.stateward.v1.VerifyResponse\"\x06\xea\xe0\x18\x02\x08\x06\x30\x01\x12H\n\x05\x44rain\x12\x1a.stateward.v1.DrainRequest\x1a\x1b.stateward.v1.DrainResponse\"\x06\xea\xe0\x18\x02\x08\x06\x12Q\n\x08\x44iagnose\x12\x1d.stateward.v1.DiagnoseRequest\x1a\x1e.stateward.v1.DiagnoseResponse\"\x06\xea\xe0\x18\x02\x08\x06\x42v\n\x10\x63om.stateward.v1B\x11\x41\x64minServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n stateward/v1/admin_service.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19stateward/v1/access.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x1fstateward/v1/error_reason.proto\")\n\x14GetServerInfoRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\"\xea\x03\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06\x66ormat\x18\x02 \x01(\x05\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\x12\x17\n\x0fmax_state_bytes\x18\x04 \x01(\x03\x12\x19\n\x11max_message_bytes\x18\x05 \x01(\x03\x12!\n\x19request_id_window_entries\x18\x06 \x01(\x03\x12\x34\n\x11request_id_window\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x12\x64\x65\x66\x61ult_durability\x18\x08 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x0e\n\x06key_id\x18\t \x01(\t\x12\x10\n\x08warnings\x18\n \x03(\t\x12.\n\nstart_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11max_request_items\x18\x0c \x01(\x03\x12\x11\n\tnot_ready\x18\r \x03(\t\x12\x0c\n\x04wire\x18\x0e \x01(\t\x12&\n\x06limits\x18\x0f \x03(\x0b\x32\x16.stateward.v1.LimitUse\x12\x11\n\tprincipal\x18\x10 \x01(\t\x12\x12\n\nreads_part\x18\x11 \x01(\x08\"I\n\x08LimitUse\x12\r\n\x05limit\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\x0f\n\x07maximum\x18\x03 \x01(\x03\x12\x0c\n\x04used\x18\x04 \x01(\x03\"\x11\n\x0fGetStatsRequest\"\xc0\x04\n\x10GetStatsResponse\x12\x0f\n\x07threads\x18\x01 \x01(\x03\x12\r\n\x05saves\x18\x02 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x03 \x01(\x03\x12\x0f\n\x07\x63ommits\x18\x04 \x01(\x03\x12\x13\n\x0b\x65ntry_bytes\x18\x05 \x01(\x03\x12\x16\n\x0esnapshot_bytes\x18\x06 \x01(\x03\x12\x11\n\tsnapshots\x18\x07 \x01(\x03\x12\x12\n\nused_bytes\x18\x08 \x01(\x03\x12\x12\n\nfile_bytes\x18\t \x01(\x03\x12\x11\n\tmap_bytes\x18\n \x01(\x03\x12\x15\n\rqueued_writes\x18\x0b \x01(\x03\x12\x13\n\x0b\x63\x61\x63he_bytes\x18\x0c \x01(\x03\x12\x19\n\x11\x63\x61\x63he_limit_bytes\x18\r \x01(\x03\x12\x0f\n\x07watches\x18\x0e \x01(\x03\x12+\n\x07\x61rchive\x18\x0f \x01(\x0b\x32\x1a.stateward.v1.ArchiveStats\x12\x1b\n\x13\x62\x61\x63kground_failures\x18\x10 \x01(\x03\x12\x12\n\nblob_bytes\x18\x11 \x01(\x03\x12\x10\n\x08\x64raining\x18\x12 \x01(\x08\x12&\n\x06limits\x18\x13 \x03(\x0b\x32\x16.stateward.v1.LimitUse\x12I\n\x0elimit_refusals\x18\x14 \x03(\x0b\x32\x31.stateward.v1.GetStatsResponse.LimitRefusalsEntry\x1a\x34\n\x12LimitRefusalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xc0\x02\n\x0c\x41rchiveStats\x12\x15\n\rdirty_threads\x18\x01 \x01(\x03\x12\x13\n\x0blag_entries\x18\x02 \x01(\x03\x12\x11\n\tlag_bytes\x18\x03 \x01(\x03\x12&\n\x03lag\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04\x61way\x18\x05 \x01(\x08\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12\r\n\x05heads\x18\x07 \x01(\x03\x12\x0f\n\x07objects\x18\x08 \x01(\x03\x12\x12\n\nhead_bytes\x18\t \x01(\x03\x12\x14\n\x0cobject_bytes\x18\n \x01(\x03\x12\x13\n\x0b\x65ntry_bytes\x18\x0b \x01(\x03\x12\x10\n\x08requests\x18\x0c \x01(\x03\x12\x15\n\rowned_threads\x18\r \x01(\x03\x12\x0f\n\x07orphans\x18\x0e \x01(\x03\x12\x13\n\x0brolled_back\x18\x0f \x01(\x03\"2\n\rVerifyRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\"T\n\x0cScanProgress\x12\x0f\n\x07threads\x18\x01 \x01(\x03\x12\x15\n\rtotal_threads\x18\x02 \x01(\x03\x12\r\n\x05items\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x03\"l\n\x0eVerifyResponse\x12,\n\x08progress\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.ScanProgress\x12,\n\x07\x66inding\x18\x02 \x01(\x0b\x32\x1b.stateward.v1.VerifyFinding\"\x9e\x01\n\rVerifyFinding\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.stateward.v1.ErrorReason\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12\x0e\n\x06thread\x18\x03 \x01(\t\x12\x0b\n\x03uid\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\x03\x12\x10\n\x08sequence\x18\x06 \x01(\x03\x12\x0f\n\x07message\x18\x07 \x01(\t\"F\n\x0c\x44rainRequest\x12\x0c\n\x04undo\x18\x01 \x01(\x08\x12(\n\x05grace\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"O\n\rDrainResponse\x12\x18\n\x10\x64\x65tached_threads\x18\x01 \x01(\x03\x12\x15\n\rdirty_threads\x18\x02 \x01(\x03\x12\r\n\x05ready\x18\x03 \x01(\x08\"\'\n\x0f\x44iagnoseRequest\x12\x14\n\x0cprobe_bucket\x18\x01 \x01(\x08\"h\n\x10\x44iagnoseResponse\x12*\n\tdiagnoses\x18\x01 \x03(\x0b\x32\x17.stateward.v1.Diagnosis\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc0\x02\n\tDiagnosis\x12\r\n\x05\x63heck\x18\x01 \x01(\t\x12\x30\n\x07verdict\x18\x02 \x01(\x0e\x32\x1f.stateward.v1.Diagnosis.Verdict\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x04 \x01(\t\x12\x31\n\x05\x66\x61\x63ts\x18\x05 \x03(\x0b\x32\".stateward.v1.Diagnosis.FactsEntry\x1a,\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"p\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x0e\n\nVERDICT_OK\x10\x01\x12\x13\n\x0fVERDICT_WARNING\x10\x02\x12\x12\n\x0eVERDICT_FAILED\x10\x03\x12\x13\n\x0fVERDICT_SKIPPED\x10\x04\x32\xaf\x03\n\x0c\x41\x64minService\x12`\n\rGetServerInfo\x12\".stateward.v1.GetServerInfoRequest\x1a#.stateward.v1.GetServerInfoResponse\"\x06\xea\xe0\x18\x02\x08\x01\x12Q\n\x08GetStats\x12\x1d.stateward.v1.GetStatsRequest\x1a\x1e.stateward.v1.GetStatsResponse\"\x06\xea\xe0\x18\x02\x08\x06\x12M\n\x06Verify\x12\x1b.stateward.v1.VerifyRequest\x1a\x1c.stateward.v1.VerifyResponse\"\x06\xea\xe0\x18\x02\x08\x06\x30\x01\x12H\n\x05\x44rain\x12\x1a.stateward.v1.DrainRequest\x1a\x1b.stateward.v1.DrainResponse\"\x06\xea\xe0\x18\x02\x08\x06\x12Q\n\x08\x44iagnose\x12\x1d.stateward.v1.DiagnoseRequest\x1a\x1e.stateward.v1.DiagnoseResponse\"\x06\xea\xe0\x18\x02\x08\x06\x42v\n\x10\x63om.stateward.v1B\x11\x41\x64minServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -54,39 +54,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSERVERINFOREQUEST']._serialized_start=206
   _globals['_GETSERVERINFOREQUEST']._serialized_end=247
   _globals['_GETSERVERINFORESPONSE']._serialized_start=250
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=701
-  _globals['_LIMITUSE']._serialized_start=703
-  _globals['_LIMITUSE']._serialized_end=776
-  _globals['_GETSTATSREQUEST']._serialized_start=778
-  _globals['_GETSTATSREQUEST']._serialized_end=795
-  _globals['_GETSTATSRESPONSE']._serialized_start=798
-  _globals['_GETSTATSRESPONSE']._serialized_end=1374
-  _globals['_GETSTATSRESPONSE_LIMITREFUSALSENTRY']._serialized_start=1322
-  _globals['_GETSTATSRESPONSE_LIMITREFUSALSENTRY']._serialized_end=1374
-  _globals['_ARCHIVESTATS']._serialized_start=1377
-  _globals['_ARCHIVESTATS']._serialized_end=1697
-  _globals['_VERIFYREQUEST']._serialized_start=1699
-  _globals['_VERIFYREQUEST']._serialized_end=1749
-  _globals['_SCANPROGRESS']._serialized_start=1751
-  _globals['_SCANPROGRESS']._serialized_end=1835
-  _globals['_VERIFYRESPONSE']._serialized_start=1837
-  _globals['_VERIFYRESPONSE']._serialized_end=1945
-  _globals['_VERIFYFINDING']._serialized_start=1948
-  _globals['_VERIFYFINDING']._serialized_end=2106
-  _globals['_DRAINREQUEST']._serialized_start=2108
-  _globals['_DRAINREQUEST']._serialized_end=2178
-  _globals['_DRAINRESPONSE']._serialized_start=2180
-  _globals['_DRAINRESPONSE']._serialized_end=2259
-  _globals['_DIAGNOSEREQUEST']._serialized_start=2261
-  _globals['_DIAGNOSEREQUEST']._serialized_end=2300
-  _globals['_DIAGNOSERESPONSE']._serialized_start=2302
-  _globals['_DIAGNOSERESPONSE']._serialized_end=2406
-  _globals['_DIAGNOSIS']._serialized_start=2409
-  _globals['_DIAGNOSIS']._serialized_end=2729
-  _globals['_DIAGNOSIS_FACTSENTRY']._serialized_start=2571
-  _globals['_DIAGNOSIS_FACTSENTRY']._serialized_end=2615
-  _globals['_DIAGNOSIS_VERDICT']._serialized_start=2617
-  _globals['_DIAGNOSIS_VERDICT']._serialized_end=2729
-  _globals['_ADMINSERVICE']._serialized_start=2732
-  _globals['_ADMINSERVICE']._serialized_end=3163
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=740
+  _globals['_LIMITUSE']._serialized_start=742
+  _globals['_LIMITUSE']._serialized_end=815
+  _globals['_GETSTATSREQUEST']._serialized_start=817
+  _globals['_GETSTATSREQUEST']._serialized_end=834
+  _globals['_GETSTATSRESPONSE']._serialized_start=837
+  _globals['_GETSTATSRESPONSE']._serialized_end=1413
+  _globals['_GETSTATSRESPONSE_LIMITREFUSALSENTRY']._serialized_start=1361
+  _globals['_GETSTATSRESPONSE_LIMITREFUSALSENTRY']._serialized_end=1413
+  _globals['_ARCHIVESTATS']._serialized_start=1416
+  _globals['_ARCHIVESTATS']._serialized_end=1736
+  _globals['_VERIFYREQUEST']._serialized_start=1738
+  _globals['_VERIFYREQUEST']._serialized_end=1788
+  _globals['_SCANPROGRESS']._serialized_start=1790
+  _globals['_SCANPROGRESS']._serialized_end=1874
+  _globals['_VERIFYRESPONSE']._serialized_start=1876
+  _globals['_VERIFYRESPONSE']._serialized_end=1984
+  _globals['_VERIFYFINDING']._serialized_start=1987
+  _globals['_VERIFYFINDING']._serialized_end=2145
+  _globals['_DRAINREQUEST']._serialized_start=2147
+  _globals['_DRAINREQUEST']._serialized_end=2217
+  _globals['_DRAINRESPONSE']._serialized_start=2219
+  _globals['_DRAINRESPONSE']._serialized_end=2298
+  _globals['_DIAGNOSEREQUEST']._serialized_start=2300
+  _globals['_DIAGNOSEREQUEST']._serialized_end=2339
+  _globals['_DIAGNOSERESPONSE']._serialized_start=2341
+  _globals['_DIAGNOSERESPONSE']._serialized_end=2445
+  _globals['_DIAGNOSIS']._serialized_start=2448
+  _globals['_DIAGNOSIS']._serialized_end=2768
+  _globals['_DIAGNOSIS_FACTSENTRY']._serialized_start=2610
+  _globals['_DIAGNOSIS_FACTSENTRY']._serialized_end=2654
+  _globals['_DIAGNOSIS_VERDICT']._serialized_start=2656
+  _globals['_DIAGNOSIS_VERDICT']._serialized_end=2768
+  _globals['_ADMINSERVICE']._serialized_start=2771
+  _globals['_ADMINSERVICE']._serialized_end=3202
 # @@protoc_insertion_point(module_scope)

@@ -21,7 +21,7 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ...) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "format", "features", "max_state_bytes", "max_message_bytes", "request_id_window_entries", "request_id_window", "default_durability", "key_id", "warnings", "start_time", "max_request_items", "not_ready", "wire", "limits")
+    __slots__ = ("version", "format", "features", "max_state_bytes", "max_message_bytes", "request_id_window_entries", "request_id_window", "default_durability", "key_id", "warnings", "start_time", "max_request_items", "not_ready", "wire", "limits", "principal", "reads_part")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,8 @@ class GetServerInfoResponse(_message.Message):
     NOT_READY_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    READS_PART_FIELD_NUMBER: _ClassVar[int]
     version: str
     format: int
     features: _containers.RepeatedScalarFieldContainer[str]
@@ -52,7 +54,9 @@ class GetServerInfoResponse(_message.Message):
     not_ready: _containers.RepeatedScalarFieldContainer[str]
     wire: str
     limits: _containers.RepeatedCompositeFieldContainer[LimitUse]
-    def __init__(self, version: _Optional[str] = ..., format: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., max_state_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., request_id_window_entries: _Optional[int] = ..., request_id_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., default_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., key_id: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., max_request_items: _Optional[int] = ..., not_ready: _Optional[_Iterable[str]] = ..., wire: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[LimitUse, _Mapping]]] = ...) -> None: ...
+    principal: str
+    reads_part: bool
+    def __init__(self, version: _Optional[str] = ..., format: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., max_state_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., request_id_window_entries: _Optional[int] = ..., request_id_window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., default_durability: _Optional[_Union[_checkpoint_pb2.Durability, str]] = ..., key_id: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., max_request_items: _Optional[int] = ..., not_ready: _Optional[_Iterable[str]] = ..., wire: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[LimitUse, _Mapping]]] = ..., principal: _Optional[str] = ..., reads_part: bool = ...) -> None: ...
 
 class LimitUse(_message.Message):
     __slots__ = ("limit", "subject", "maximum", "used")

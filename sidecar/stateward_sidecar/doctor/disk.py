@@ -12,11 +12,12 @@ import os
 import stat
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stateward.v1.admin_service_pb2 import Diagnosis
+from stateward_sidecar.addresses import sockets_of
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission.accessfile import read_access_file
@@ -245,12 +246,15 @@ def check_token_file(path: Path | None, access: Path | None, *, allows_exposed: 
     return fine("tokens", f"every call must carry one of the {count} tokens in {path}", path=path)
 
 
-def check_access_file(path: Path | None, *, allows_exposed: bool = False) -> Diagnosis:
-    """Looks at the file of principals; None = whoever may call may do everything."""
+def check_access_file(
+    path: Path | None, listen: Sequence[str] = (), *, allows_exposed: bool = False
+) -> Diagnosis:
+    """Looks at the file of principals; None = whoever may call may do everything. ``listen``: the addresses of
+    everybody."""
     if path is None:
         return skipped("access", "whoever may call may do everything")
     try:
-        count = len(read_access_file(path))
+        count = len(read_access_file(path, sockets_of(listen)))
     except StartError as error:
         return failed("access", error.message, "Correct it: the next start fails with it.", path=path)
     if exposed := find_exposure(path, ACCESS):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from stateward.v1.admin_service_pb2 import Diagnosis
@@ -41,13 +41,17 @@ def examine_running(
     warnings: tuple[str, ...],
     bucket: Bucket | None,
     audit: AuditLog | None,
+    unopened: Mapping[Path, str],
 ) -> Iterator[Diagnosis]:
-    """Yields what a running daemon finds. ``key``: its fingerprint. ``bucket``: None = it is not probed."""
+    """Yields what a running daemon finds. ``key``: its fingerprint. ``bucket``: None = it is not probed. ``unopened``:
+    sockets of principals that could not be opened, and why."""
     for reason in reasons:
         yield failed("ready", f"not ready: {reason}", "See docs/monitoring.md for what each cause means.")
     if not reasons:
         yield fine("ready", "the daemon is ready")
     yield from examine_machine(settings, key)
+    if settings.access_file is not None:
+        yield from _check_sockets(unopened)
     yield _check_map(store)
     yield _check_readers(store)
     yield from _check_quotas(store)
@@ -93,7 +97,7 @@ def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:
     yield from check_directory(settings.data_dir, allows_exposed=allows_exposed)
     yield check_key_file(settings.key_file, settings.data_dir, key, allows_exposed=allows_exposed)
     yield check_token_file(settings.token_file, settings.access_file, allows_exposed=allows_exposed)
-    yield check_access_file(settings.access_file, allows_exposed=allows_exposed)
+    yield check_access_file(settings.access_file, settings.listen, allows_exposed=allows_exposed)
     yield check_ports(settings)
     place = _existing(settings.data_dir)
     yield check_disk(place)
@@ -113,6 +117,16 @@ def _repeat(warnings: tuple[str, ...]) -> Iterator[Diagnosis]:
 def _existing(directory: Path) -> Path:
     """Returns the directory, or the nearest one above it that exists."""
     return next(each for each in (directory, *directory.parents) if each.is_dir())
+
+
+def _check_sockets(unopened: Mapping[Path, str]) -> Iterator[Diagnosis]:
+    for path, why in unopened.items():
+        yield failed(
+            "sockets", f"its principal cannot call: {why}",
+            "The daemon tries it again every few seconds. The next start fails with it.", path=path,
+        )  # fmt: skip
+    if not unopened:
+        yield fine("sockets", "all sockets of principals are open")
 
 
 def _check_map(store: Store) -> Diagnosis:

@@ -75,6 +75,8 @@ class Facts(NamedTuple):
     """Whether calls store something, so that the saves of their principal are counted."""
     eases: bool = False
     """Whether calls free, renew or answer something. They have places of their own, beside all other calls."""
+    follows: bool = False
+    """Whether a call that waits follows something, as a stream does, and has the place of one."""
     is_repeatable: bool = False
     """Whether a write may be made again if there is no room for its answer. Reads may. BeginEffect may: its answer is
     only large if the call is over and it has the result. The answers of other writes are small."""
@@ -105,7 +107,7 @@ METHODS = {
     "GetCheckpoint": READ,
     "ListCheckpoints": READ,
     "ReadHistory": READ,
-    "ReadLog": READ,
+    "ReadLog": READ._replace(follows=True),
     "DiffCheckpoints": READ,
     # ThreadService
     "GetThread": READ,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from stateward._version import VERSION
 from stateward.admin import Verdict
-from stateward.errors import CannotStart, StatewardError, WrongTarget
+from stateward.errors import CannotStart, PermissionDenied, StatewardError, Unauthenticated, WrongTarget
 
 if TYPE_CHECKING:
     from stateward import Client
@@ -60,6 +60,8 @@ def examine(client: Client, probe_bucket: bool, flags: Sequence[str], opened: Pl
     began = time.monotonic()
     try:
         server = client.server_info()
+    except Unauthenticated as error:
+        return [*items, _unknown(error), check_package()]
     except StatewardError as error:
         items = _without_daemon(client.target, items, error, opened)
         return [*items, check_package(), *(run_check(flags) if _is_here(client.target) else ())]
@@ -68,7 +70,12 @@ def examine(client: Client, probe_bucket: bool, flags: Sequence[str], opened: Pl
     facts = {"answer_ms": took_s * 1e3, "wire": server.wire}
     items.append(Item("daemon", "ok", f"answers within {took_s * 1e3:.1f} ms{over}", facts=facts))
     items += [check_version(server), check_package()]
-    found = client.diagnose(probe_bucket=probe_bucket)
+    try:
+        found = client.diagnose(probe_bucket=probe_bucket)
+    except PermissionDenied as error:
+        advice = "Run the doctor as a principal with the grant `admin */*`, or `stateward-sidecar --check` beside it."
+        said = f"the daemon was not asked what it finds: {_one_line(error.message)}"
+        return [*items, Item("machine", "warning", said, advice)]
     return [*items, check_clock(found, time.time()), *_of_daemon(found)]
 
 
@@ -81,6 +88,16 @@ def _without_daemon(target: str, items: list[Item], error: StatewardError, opene
         return [*items, Item("daemon", "skipped", "it was not reached through this socket")]
     said = _one_line(error.message.partition("; st")[0])
     return [*items, Item("daemon", "failed", said, _how_to_start(target))]
+
+
+def _unknown(error: Unauthenticated) -> Item:
+    """What is said if a daemon answers, and does not tell this caller anything. Nothing else is known of its settings:
+    an examination with those of `stateward.open()` would be one of another daemon."""
+    return Item(
+        "daemon", "failed", f"answers, and does not know this caller: {_one_line(error.message.partition(';')[0])}",
+        "Set STATEWARD_TOKEN_FILE to a file with a token of this daemon, of a principal with the grant `admin */*`. "
+        "Beside the daemon, `stateward-sidecar --check` with its settings needs none.",
+    )  # fmt: skip
 
 
 def _is_live(place: Place) -> bool:
@@ -277,7 +294,10 @@ def _how_to_start(target: str) -> str:
     if (kept := find_kept_settings(target)) is not None:
         return f"stateward.open() and commands without --target start it, with its settings in {kept}"
     listen = target if target.startswith("unix:") else f"{target} --exposed-port"
-    return f"Start a daemon: stateward-sidecar --listen {listen}, or let stateward.open() start one"
+    return (
+        f"Start a daemon: stateward-sidecar --listen {listen}, with the flags that it had before, such as --access; or "
+        "let stateward.open() start one"
+    )
 
 
 def _one_line(text: str) -> str:

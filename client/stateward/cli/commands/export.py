@@ -26,6 +26,7 @@ from stateward.values import encode
 
 if TYPE_CHECKING:
     from stateward import Client
+    from stateward.admin import ServerInfo
     from stateward.models import ThreadFilters
 
 PAGE_MAX = 1000
@@ -103,9 +104,9 @@ def export(
     with a checksum, by which import finds damage. It lacks records that have expired, and signals that were
     acknowledged: it does not tell who answered a question. `stateward import --help` lists what differs in a restored
     thread. If an agent writes meanwhile, the export still shows the thread as it was at one moment. Export each
-    namespace separately. With an archive, --all exports the threads that this daemon knows; `stateward archive index`
-    makes it know all of them. An orphan is restored as a thread that can be written; its name gets an ending, `~` and
-    12 digits.
+    namespace separately. A principal that may read only some threads gets these, and is told so. With an archive, --all
+    exports the threads that this daemon knows; `stateward archive index` makes it know all of them. An orphan is
+    restored as a thread that can be written; its name gets an ending, `~` and 12 digits.
 
     A thread that cannot be read is named on stderr; the file has the others, and the exit code is 1. Threads that are
     removed meanwhile are left out, and named. The export waits up to five minutes for a daemon that restarts. If no
@@ -157,7 +158,7 @@ def export(
     if versions and messages_only:
         raise typer.BadParameter("it cannot be combined with --messages-only", param_hint="--versions")
     with connect(context, target, namespace) as client:
-        client.server_info()
+        server = client.server_info()
         chosen, problem = _choose(client, names or [], prefix or "")
         if not chosen and problem is None:
             raise CommandError(
@@ -175,9 +176,15 @@ def export(
                 failures.end("nothing is exported; the export would lack", writing.advice(failures))
             if versions:
                 file.write(_encode({MARK: FORMAT, KIND: FILE_END, "threads": writing.threads}, "") + b"\n")
+    _tell_part(server, are_named=bool(names))
     if output is not None:
         note(f"{output} holds {writing.what()}, {size(writing.size_bytes)} before packing")
     failures.end("the export lacks", writing.advice(failures))
+
+
+def _tell_part(server: ServerInfo, *, are_named: bool) -> None:
+    if server.reads_part and not are_named:
+        note(f"only threads that {server.principal} may read are in it; if there are others, a backup lacks them")
 
 
 class _Export:

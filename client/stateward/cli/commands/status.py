@@ -12,7 +12,7 @@ import typer
 from stateward.cli.options.connect import READY_TIMEOUT_S, Globals, JsonOption, TargetOption
 from stateward.cli.show.output import CommandError, note, print_facts, print_json, say
 from stateward.cli.show.times import clock_time, read_length, time_ago
-from stateward.errors import ServerUnavailable
+from stateward.errors import ServerUnavailable, Unauthenticated
 from stateward.opening.commands import find_default_place, find_target
 from stateward.opening.places import Place, find_place
 from stateward.opening.record import dial, find_live
@@ -120,6 +120,8 @@ def _ask(target: str | None) -> dict[str, Any]:
             server = client.server_info()
         except ServerUnavailable:
             return {"running": False, "target": client.target}
+        except Unauthenticated:  # it answers
+            return {"running": True, "target": client.target, "version": "", "start_time": ""}
         start_time = server.start_time.isoformat()
         return {"running": True, "target": client.target, "version": server.version, "start_time": start_time}
 
@@ -140,6 +142,9 @@ def _stop_at(target: str, grace_s: float) -> int | None:
 
 
 def _print(found: dict[str, Any]) -> None:
+    if not found["start_time"]:
+        print_facts([("daemon", "runs, and tells more to callers with a token"), ("listens", found["target"])])
+        return
     started = datetime.fromisoformat(found["start_time"])
     idle_s = found.get("idle_exit_s", 0)
     print_facts(

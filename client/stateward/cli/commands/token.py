@@ -60,16 +60,23 @@ def new(
         list[str] | None,
         typer.Option("--grant", metavar="GRANT", help="What a new principal may do, such as 'read,write team/*'."),
     ] = None,
+    socket: Annotated[
+        str, typer.Option(metavar="URL", help="Give it a socket of its own, unix:///path, in place of a token.")
+    ] = "",
 ) -> None:
     """Make a token for a principal, and print it. The file gets its digest; nobody can read the token out of it.
 
     A principal that is not in the file is added, with what --grant says. One that is there keeps its other tokens, so
     that a client can change from one to the next. The daemon takes the token about a second later.
 
+    With --socket no token is made: the daemon opens the socket, and whoever comes through it is the principal. The
+    socket is for the daemon's user and the group of its directory.
+
     \b
     Examples:
       stateward token new access.toml me --grant 'read,write */*' > me.token
       stateward token new access.toml me > me.token.next
+      stateward token new access.toml agent --grant 'read,write team/*' --socket unix:///run/stateward/agent/s.sock
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     import tomlkit
 
@@ -79,15 +86,31 @@ def new(
         if not grants:
             raise CommandError(f"{file} has no principal {name!r} yet; say with --grant what it may do")
         principal = tomlkit.table()
-        principal.update({"name": name, "token_sha256": [], "grants": [_checked(each) for each in grants]})
+        principal.update({"name": name, "socket" if socket else "token_sha256": []})
+        principal["grants"] = [_checked(each) for each in grants]
         told.setdefault("principal", tomlkit.aot()).append(principal)
     elif grants:
         raise CommandError(f"{name!r} is in {file} already; change its grants there, and leave --grant out")
+    if socket:
+        _add_socket(file, told, principal, socket)
+        return
     made = secrets.token_hex(TOKEN_BYTES)
     principal["token_sha256"] = [*_digests(principal), hashlib.sha256(made.encode()).hexdigest()]
     _write(file, told)
     print(made)
     note(f"{file} has the digest of a new token of {name}; give the token to its client in a file, and keep no copy")
+
+
+def _add_socket(file: Path, told: TOMLDocument, principal: Any, url: str) -> None:
+    path = Path(url.removeprefix("unix://"))
+    if not url.startswith("unix:///") or ".." in path.parts or not path.name:
+        raise CommandError(f"{url!r} is no address of a socket; give unix:///path, without ..")
+    for each in told["principal"]:
+        if str(path) in [str(Path(other.removeprefix("unix://"))) for other in _sockets(each)]:
+            raise CommandError(f"{url} is the socket of {each.get('name')} already; give another one")
+    principal["socket"] = [*_sockets(principal), f"unix://{path}"]
+    _write(file, told)
+    note(f"whoever comes through unix://{path} is {principal['name']}; a running daemon opens it within two seconds")
 
 
 @token.command("list", short_help="List the principals, their tokens and grants.")
@@ -154,6 +177,8 @@ def revoke(
             del told["principal"]
     _write(file, told)
     note(f"{len(before) - len(kept)} of {len(before)} tokens of {name} are revoked")
+    if users := _users(principal):
+        note(f"{name} may still call without a token, known by: {', '.join(users)}. Take that out of {file} to end it")
 
 
 def _read(file: Path) -> TOMLDocument:
@@ -184,7 +209,12 @@ def _digests(principal: Any) -> list[str]:
 
 def _users(principal: Any) -> list[str]:
     found = [f"{key} {principal[key]}" for key in ("uid", "gid") if key in principal]
-    return found + [key for key in ("jwt", "tls") if key in principal]
+    return found + _sockets(principal) + [key for key in ("jwt", "tls") if key in principal]
+
+
+def _sockets(principal: Any) -> list[str]:
+    given = principal.get("socket", [])
+    return [str(given)] if isinstance(given, str) else [str(each) for each in given]
 
 
 def _checked(grant: str) -> str:

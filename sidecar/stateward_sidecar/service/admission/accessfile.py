@@ -5,6 +5,7 @@
     token_sha256 = "…"        # of its token; several in a list, so that a client can change from one to the next
     jwt = { issuer = "…", claims = { sub = "…" } }  # which tokens of an `[[issuer]]`: see `issuers.py`
     tls = "spiffe://…"        # a name in its certificate: a SPIFFE id, or a DNS name; several in a list
+    socket = "unix:///path"   # a socket of its own: whoever comes through it without a token; several in a list
     uid = 1000                # of its processes; gid likewise. Only callers on the local wire are known by them
     grants = ["read,write default/booking-*", "signal */*"]
     limits = { calls = 100 }  # and [[namespace]] tables: see limits.py
@@ -16,12 +17,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from stateward._version import install_command
+from stateward_sidecar.addresses import beside, parse_own_socket
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission.grants import Principal, parse_grant
 from stateward_sidecar.service.admission.issuers import Issuer, add_rule, parse_issuers
@@ -32,7 +35,9 @@ from stateward_sidecar.store.thread.usage import NamespaceLimit
 T = TypeVar("T")
 PRINCIPALS_MAX, GRANTS_MAX, FILE_BYTES_MAX = 1000, 100, 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,127}")
-_KEYS = {"name", "token_sha256", "tls", "uid", "gid", "jwt", "grants", "limits"}
+SOCKETS_MAX = 32
+"""The most sockets of principals: each has a server, and connections that are its own."""
+_KEYS = {"name", "token_sha256", "tls", "socket", "uid", "gid", "jwt", "grants", "limits"}
 _SPIFFE = re.compile(r"spiffe://[a-z0-9._-]{1,255}(?:/[A-Za-z0-9._-]+)*")
 _DNS = re.compile(r"(?=.{1,253}$)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9])?)*")
 TLS_CHARS_MAX = 2048
@@ -46,6 +51,8 @@ class Identities:
     """By the digest of a token."""
     certificates: dict[str, Principal] = field(default_factory=dict)
     """By a name in the certificate of a client."""
+    sockets: dict[Path, Principal] = field(default_factory=dict)
+    """By the socket on which the daemon hears a caller."""
     uids: dict[int, Principal] = field(default_factory=dict)
     gids: dict[int, Principal] = field(default_factory=dict)
     issuers: dict[str, Issuer] = field(default_factory=dict)
@@ -58,12 +65,13 @@ class Identities:
 
     def __len__(self) -> int:
         rules = sum(len(issuer.rules) for issuer in self.issuers.values())
-        return len(self.tokens) + len(self.certificates) + len(self.uids) + len(self.gids) + rules
+        named = len(self.tokens) + len(self.certificates) + len(self.sockets)
+        return named + len(self.uids) + len(self.gids) + rules
 
 
-def read_access_file(path: Path) -> Identities:
-    """Returns the principals by their identities. Raises StartError, which names the place; NoTokens if the file is
-    gone or names nobody."""
+def read_access_file(path: Path, taken: frozenset[Path] = frozenset()) -> Identities:
+    """Returns the principals by their identities. ``taken``: the sockets that are everybody's. Raises StartError, which
+    names the place; NoTokens if the file is gone or names nobody."""
     told = _read(path)
     principals, issuers, namespaces = (told.pop(key, []) for key in ("principal", "issuer", "namespace"))
     if told or not isinstance(principals, list):
@@ -85,6 +93,7 @@ def read_access_file(path: Path) -> Identities:
             if name in names:
                 raise ValueError(f"there is another principal {name!r}")
             names.add(name)
+            _check_sockets(found.sockets, taken)
         except ValueError as error:
             raise StartError(f"the access file {path}, principal {number}: {error}") from None
     try:
@@ -124,7 +133,7 @@ def _add(told: Any, found: Identities) -> str:
     before = len(found)
     _add_identities(told, principal, found)
     if len(found) == before:
-        raise ValueError(f"{name!r} has no identity; give token_sha256, tls, jwt, uid or gid")
+        raise ValueError(f"{name!r} has no identity; give token_sha256, tls, socket, jwt, uid or gid")
     found.principals.append(principal)
     return name
 
@@ -136,6 +145,8 @@ def _add_identities(told: dict[str, Any], principal: Principal, found: Identitie
         _put(found.tokens, bytes.fromhex(text), principal, "token_sha256")
     for text in _texts(told, "tls", GRANTS_MAX):
         _put(found.certificates, _certificate_name(text), principal, "tls")
+    for text in _texts(told, "socket", SOCKETS_MAX):
+        _put(found.sockets, parse_own_socket(text), principal, "socket")
     for key, numbers in (("uid", found.uids), ("gid", found.gids)):
         if key in told:
             if not isinstance(told[key], int) or isinstance(told[key], bool) or told[key] < 0:
@@ -143,6 +154,17 @@ def _add_identities(told: dict[str, Any], principal: Principal, found: Identitie
             _put(numbers, told[key], principal, key)
     if "jwt" in told:
         add_rule(told["jwt"], principal, found.issuers)
+
+
+def _check_sockets(sockets: Iterable[Path], taken: frozenset[Path]) -> None:
+    own = set(sockets)
+    if len(own) > SOCKETS_MAX:
+        raise ValueError(f"its socket is one too many; {SOCKETS_MAX} are allowed in a file")
+    for path in own:
+        if path in taken or beside(path) in taken:
+            raise ValueError(f"its socket unix://{path} is one of --listen, at which everybody calls")
+        if beside(path) in own:
+            raise ValueError(f"its socket unix://{path} has its frames at {beside(path)}, which is another's socket")
 
 
 def _certificate_name(text: str) -> str:

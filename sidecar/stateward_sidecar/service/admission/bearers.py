@@ -169,9 +169,8 @@ class Bearers:
                 self._waiting.pop(next(iter(self._waiting)))
             self._waiting[digest] = came_s
         if keys.is_reading or keys.asked_s < came_s:
-            raise IssuerUnavailable(
-                f"the keys of {issuer.url} are not here: {keys.why or 'they are read again in a moment'}; try again"
-            )
+            # Why, with the path of a file, is for the log and the doctor: whoever has made a token gets here.
+            raise IssuerUnavailable(f"the keys of {issuer.url} are not here at present; try again")
         raise _wrong("names a key that its issuer does not publish")
 
 

@@ -3,7 +3,8 @@
 The token file has one token a line, and each of them may do everything. The access file says who may do what
 (`accessfile.py`). A client sends its token with each call. It may also be a JSON Web Token of an issuer that the file
 names (`bearers.py`), and then ends at its time. A program of the same host is also known by its user, if the
-kernel names it (the local wire), and a program with a certificate by a name in that (mutual TLS). A token counts first.
+kernel names it (the local wire), a program with a certificate by a name in that (mutual TLS), and whoever comes through
+the socket of a principal as that principal. A token counts first.
 
 Both files are looked at twice a second, and read again when they change, as a mounted Secret does. A change
 counts when it is half a second old: some programs empty a file before they write it, or write it in parts. Who is taken
@@ -18,6 +19,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,6 +57,8 @@ class Peer(NamedTuple):
     user: User | None = None
     names: tuple[str, ...] = ()
     """Of its certificate, which a CA of `--tls-client-ca` has signed: the SPIFFE id, and the DNS names."""
+    socket: Path | None = None
+    """That of a principal, through which it has come; then nothing else counts but a token."""
 
 
 def peer_of_certificate(told: Mapping[str, Iterable[bytes]]) -> Peer:
@@ -155,11 +159,13 @@ class _Stream:
 class Callers:
     """Everybody who may call. Used on the event loop only."""
 
-    def __init__(self, token_file: Path | None, access_file: Path | None = None) -> None:
-        """Raises StartError."""
+    def __init__(
+        self, token_file: Path | None, access_file: Path | None = None, taken: frozenset[Path] = frozenset()
+    ) -> None:
+        """``taken``: the sockets that are everybody's, and no principal's. Raises StartError."""
         self._files = list[_File]()
         if access_file is not None:
-            self._files.append(_File(access_file, "access file", read_access_file))
+            self._files.append(_File(access_file, "access file", partial(read_access_file, taken=taken)))
         if token_file is not None:
             self._files.append(_File(token_file, "token file", _read_tokens))
         self._bearers: Bearers | None = None
@@ -173,6 +179,8 @@ class Callers:
         self._allowances: dict[str, Allowance] = {}
         self.on_namespaces: Callable[[Sequence[NamespaceLimit]], None] = lambda _: None
         """Called with the limits of namespaces when the files have changed."""
+        self.on_sockets: Callable[[frozenset[Path]], None] = lambda _: None
+        """Called with the sockets of principals when the files have changed."""
         self._give_allowances()
 
     def identify(self, metadata: Metadata | None, peer: Peer = _NOBODY) -> Caller:
@@ -207,6 +215,8 @@ class Callers:
             what = "carries no token" if token is None else "carries a token that is not valid"
             if token is None and peer.names:
                 what += f", and the access file does not name its certificate ({', '.join(peer.names)})"
+            elif token is None and peer.socket is not None:
+                what += ", and its socket is no principal's any more"
             raise Unauthenticated(
                 f"the call {what}; this daemon asks for one: set STATEWARD_TOKEN_FILE, or send the metadata "
                 "'authorization: Bearer TOKEN'"
@@ -219,6 +229,10 @@ class Callers:
             if token is not None:
                 if token in found.tokens:
                     return found.tokens[token]
+                continue
+            if peer.socket is not None:
+                if peer.socket in found.sockets:
+                    return found.sockets[peer.socket]
                 continue
             for name in peer.names:
                 if name in found.certificates:
@@ -239,6 +253,11 @@ class Callers:
     def namespaces(self) -> Sequence[NamespaceLimit]:
         """What namespaces may take."""
         return [limit for file in self._files for limit in file.found.namespaces]
+
+    @property
+    def sockets(self) -> frozenset[Path]:
+        """Those of principals."""
+        return frozenset(path for file in self._files for path in file.found.sockets)
 
     def _give_allowances(self) -> None:
         """Gives each principal with limits what is left of them: what is under way belongs to its name."""
@@ -270,6 +289,7 @@ class Callers:
             self.changes += 1
             self._give_allowances()
             self.on_namespaces(self.namespaces)
+            self.on_sockets(self.sockets)
             for stream in list(self._streams):
                 principal = self._find(stream.token, stream.peer)
                 if principal is None and stream.proof is not None and self._bearers is not None:
@@ -277,8 +297,8 @@ class Callers:
                 if principal is not None:
                     stream.caller.principal = principal
                 if principal is None:
-                    what = "name in the certificate" if stream.peer.names else "user"
-                    what = f"the {what if stream.token is None else 'token'} of this stream was taken away"
+                    what = "token" if stream.token is not None else _named_by(stream.peer)
+                    what = f"the {what} of this stream was taken away"
                     stream.revoke(Unauthenticated(f"{what}; open it with a valid one"))
                 elif not stream.caller.still_may():
                     stream.revoke(PermissionDenied(f"{principal.name} has lost the grant of this stream"))
@@ -299,6 +319,12 @@ class _Token(NamedTuple):
 
     digest: bytes
     text: str
+
+
+def _named_by(peer: Peer) -> str:
+    if peer.socket is not None:
+        return "socket"
+    return "name in the certificate" if peer.names else "user"
 
 
 def _read_tokens(path: Path) -> Identities:

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from stateward.v1 import access_pb2
 from stateward.v1.access_pb2 import VERB_ADMIN, VERB_ANY, VERB_DELETE, VERB_READ, VERB_SIGNAL, VERB_WRITE
 from stateward_sidecar.errors import PermissionDenied
-from stateward_sidecar.service.admission.limits import Allowance, PrincipalLimits
+from stateward_sidecar.service.admission.limits import Allowance, PrincipalLimits, Taken
 from stateward_sidecar.store.read.listing import ALL_THREADS
 from stateward_sidecar.store.thread.usage import fits
 
@@ -179,12 +179,14 @@ def _check_path(method: MethodDescriptor, path: Sequence[str]) -> None:
 class Caller:
     """Who makes a call. The principal may change while a stream is open, when the file of principals does."""
 
-    __slots__ = ("_asked", "_asked_everywhere", "changes", "ends_s", "principal")
+    __slots__ = ("_asked", "_asked_everywhere", "changes", "ends_s", "place", "principal")
 
     def __init__(self, principal: Principal, changes: int = 0, ends_s: float = math.inf) -> None:
         """``changes``: how often the files had changed when the caller was looked for. ``ends_s``: the time at which
         its token ends."""
         self.principal, self.changes, self.ends_s = principal, changes, ends_s
+        self.place: Taken | None = None
+        """The place that its call has, if it may change."""
         self._asked: list[tuple[int, str, str]] = []
         self._asked_everywhere: list[int] = []
 

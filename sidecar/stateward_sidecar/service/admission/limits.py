@@ -74,13 +74,29 @@ class Places:
         self.used -= 1
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def taken(self) -> Iterator[Taken]:
         """Takes a place for a block. Raises QuotaExceeded."""
         self.enter()
+        taken = Taken(self)
         try:
-            yield
+            yield taken
         finally:
-            self.leave()
+            taken.places.leave()
+
+
+class Taken:
+    """A place that a call has taken."""
+
+    __slots__ = ("places",)
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+
+    def move(self, places: Places) -> None:
+        """Takes another place instead. Raises QuotaExceeded, and keeps the first one."""
+        places.enter()
+        self.places.leave()
+        self.places = places
 
 
 class Pace:

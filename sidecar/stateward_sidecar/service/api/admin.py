@@ -27,6 +27,7 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.measures import events
+from stateward_sidecar.service.admission.grants import ANYBODY
 from stateward_sidecar.service.admission.weight import ITEMS_MAX
 from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.localcall import LocalCall
@@ -85,6 +86,10 @@ class AdminService:
             wire=_wire_of(context),
             limits=[LimitUse(**used._asdict()) for used in self._limits_of(request.namespace)],
         )  # fmt: skip
+        caller = caller_of_call.get()
+        if caller is not None and caller.principal is not ANYBODY:
+            answer.principal = caller.principal.name
+            answer.reads_part = not caller.principal.may_read_all(request.namespace or check.DEFAULT_NAMESPACE)
         if self._calls.ownership.archive is not None:
             answer.features.append("archive")
         if facts.has_frames():

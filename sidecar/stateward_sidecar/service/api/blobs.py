@@ -29,6 +29,7 @@ from stateward_sidecar.errors import (
     InvalidField,
     OutcomeUnknown,
     UidMismatch,
+    Unclaimed,
 )
 from stateward_sidecar.service.admission.streams import Places
 from stateward_sidecar.service.calls.calls import Calls
@@ -110,8 +111,11 @@ class BlobService:
         """Returns the thread of the blob. Makes the thread if the request says so."""
         options, ownership = begin.options, self._calls.ownership
         must_exist = bool(options.expected_uid) or not options.HasField("create")
-        claims = not options.lease_token and not options.expected_version  # else a missing thread is an error
-        is_claimed = await ownership.hold(begin.namespace, begin.thread, must_exist=must_exist, claims=claims)
+        await ownership.hold(begin.namespace, begin.thread, must_exist=must_exist, claims=False)
+        try:
+            return await self._made(begin, context, must_exist=must_exist)
+        except Unclaimed:  # all that the write checks is right: a write that must fail leaves nothing in the archive
+            is_claimed = await ownership.hold(begin.namespace, begin.thread, must_exist=must_exist)
         try:
             return await self._made(begin, context, must_exist=must_exist)
         except (Exception, asyncio.CancelledError):

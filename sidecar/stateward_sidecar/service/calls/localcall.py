@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from time import monotonic
 from typing import NamedTuple, NoReturn
 
@@ -25,6 +26,8 @@ class Peer(NamedTuple):
     uid: int = -1
     """-1 = the kernel does not say."""
     gid: int = -1
+    socket: Path | None = None
+    """The socket of a principal, through which it has come; None = one of everybody."""
 
 
 MESSAGE_BYTES = 200

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from time import time
 from typing import TypeVar, cast
 
@@ -49,6 +50,9 @@ RECEIVING_SHARE, TIGHT_MESSAGES, RECEIVING_S, SLOW_SHARE = 3, 8, 1.0, 1
 
 # Who makes the call that the current task works on; None = anybody may do everything.
 caller_of_call: ContextVar[Caller | None] = ContextVar("caller_of_call", default=None)
+
+# Through which principal's socket a call over gRPC has come; None = one of everybody.
+socket_of_call: ContextVar[Path | None] = ContextVar("socket_of_call", default=None)
 
 # The size of the message that the current task works on. To ask the message itself would encode it again, which takes
 # three times its memory.
@@ -103,6 +107,14 @@ class Method:
         if self.facts.stores and (found := caller_of_call.get()) is not None:
             spend(found, request)
 
+    def follow(self, request: Message) -> None:
+        """Gives a call that follows something the place of a stream. Raises QuotaExceeded."""
+        if not self.facts.follows or not request.HasField("wait"):
+            return
+        found = caller_of_call.get()
+        if found is not None and found.place is not None and found.principal.allowance is not None:
+            found.place.move(found.principal.allowance.streams)
+
     async def pace(self) -> None:
         """Counts a save of a stream, and waits until it may be made."""
         if self.facts.stores and (found := caller_of_call.get()) is not None and found.principal.allowance is not None:
@@ -131,8 +143,8 @@ class Method:
             if self.carries_calls:  # each of its calls has a place of its own
                 yield found
                 return
-            # A call that waits is held as a stream is, and counts as a call.
-            with (allowance.places_of(self.facts) if self.may_wait else allowance.streams).taken():
+            # A call that waits is held as a stream is, and counts as a call, unless it follows something.
+            with (allowance.places_of(self.facts) if self.may_wait else allowance.streams).taken() as found.place:
                 yield found
 
     def admit(self, request: Message, *, is_kept: bool = False) -> None:
@@ -339,9 +351,12 @@ def spend(caller: Caller, request: Message) -> None:
 
 def peer_of(context: grpc.aio.ServicerContext) -> Peer:
     """Returns what is known of a caller beside its token."""
-    if not isinstance(context, LocalCall):
-        return peer_of_certificate(context.auth_context())
-    return Peer((context.peer.uid, context.peer.gid) if context.peer.uid >= 0 else None)
+    if isinstance(context, LocalCall):
+        peer = context.peer
+        return Peer((peer.uid, peer.gid) if peer.uid >= 0 else None, socket=peer.socket)
+    if (own := socket_of_call.get()) is not None:
+        return Peer(socket=own)
+    return peer_of_certificate(context.auth_context())
 
 
 def reading_of(namespace: str, *, is_stream: bool = False) -> Callable[[str], bool] | None:

@@ -31,7 +31,7 @@ from stateward_sidecar.errors import (
     ShuttingDown,
     StatewardError,
 )
-from stateward_sidecar.service.admission.grants import Need, needs_of
+from stateward_sidecar.service.admission.grants import Caller, Need, needs_of
 from stateward_sidecar.service.admission.order import Turns, flow_of
 from stateward_sidecar.service.admission.streams import Crowd, Held
 from stateward_sidecar.service.calls.calls import Calls
@@ -313,18 +313,22 @@ class _Stream:
         try:
             if places is not None and caller is not None and facts.stores:
                 spend(caller, request)
-            return await self._passed(verb, request, deadline, held)
+            return await self._passed(verb, request, deadline, held, caller)
         finally:
             if places is not None:
                 places.leave()
 
-    async def _passed(self, verb: Verb, request: Any, deadline: Deadline, held: Held) -> Message:
+    async def _passed(
+        self, verb: Verb, request: Any, deadline: Deadline, held: Held, caller: Caller | None
+    ) -> Message:
         self._calls.ownership.gate.admit(METHODS[verb.name])
         assert verb.run is not None
         self._turns.begin_call()
         try:
             if not self._turns.passes(is_write=True):
                 await self._turns.wait_in_line(flow_of(request, verb.name), is_write=True)
+                if caller is not None:  # the file of principals may have changed meanwhile
+                    caller.admit(verb.needs, request)
             return await held.to_its_end(verb.run(request, deadline))
         finally:
             self._turns.end_call()

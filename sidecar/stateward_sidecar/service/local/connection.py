@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from google.protobuf.message import Message
@@ -62,8 +63,9 @@ GONE_S = 1.0
 class Connection(asyncio.BufferedProtocol):
     """Used on the event loop only."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, listener: Listener, own: Path | None = None) -> None:
+        """``own``: the socket of a principal, through which it has come."""
+        self._listener, self._own = listener, own
         self._loop = listener.loop
         self._incoming = Incoming(self, listener.shared)
         self._running: dict[int, Running] = {}
@@ -82,12 +84,17 @@ class Connection(asyncio.BufferedProtocol):
         # Looks for a peer that has gone while nothing is read.
         self._missing: asyncio.TimerHandle | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has calls, or answers that its peer has not taken."""
+        return bool(self._running or self._out.unsent_bytes) and not self._transport.is_closing()
+
     # The transport ----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._is_reading = True
-        self.peer = self._listener.enter(self, transport.get_extra_info("socket"))
+        self.peer = self._listener.enter(self, transport.get_extra_info("socket"), self._own)
         self._out = Outbox(self._transport, self._loop, self.peer.pid)
         if (full := self._listener.why_full(self.peer)) is not None:
             self._end_with(full)

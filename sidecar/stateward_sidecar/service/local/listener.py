@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,8 +35,25 @@ BACKLOG, TURN_CONNECTIONS = 1024, 8
 """How many may wait to be accepted, and how many of them are in one turn of the event loop."""
 LOGGED_S = 60.0
 """A process whose connections are refused is named in the log once in this time."""
-SUFFIX = "~"
-"""The socket of the local wire has the name of gRPC's, and this behind it."""
+CLOSE_LOOK_S = 0.02
+"""How often is looked whether the calls of a socket that is closed have ended."""
+
+
+@dataclass(slots=True)
+class _Socket:
+    made: socket.socket
+    path: Path
+    own: Path | None
+    identity: tuple[int, int]
+    server: asyncio.Server | None = None
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+        with suppress(OSError):
+            if _identity(self.path) == self.identity:
+                self.path.unlink()
+        self.made.close()  # afterwards: the identity of a socket that is gone may be that of the next one
 
 
 class Listener:
@@ -58,8 +76,7 @@ class Listener:
         # Who was named in the log as refused, since when.
         self._logged, self._logged_s = set[int](), 0.0
         self._waiting: dict[Connection, None] = {}
-        self._sockets: list[tuple[socket.socket, Path, tuple[int, int]]] = []
-        self._servers: list[asyncio.Server] = []
+        self._sockets = list[_Socket]()
 
     @property
     def connections(self) -> int:
@@ -71,39 +88,49 @@ class Listener:
         """Whether there is a socket of the local wire."""
         return bool(self._sockets)
 
-    def bind(self, path: Path, mode: int) -> None:
-        """Makes a socket. Nobody is served before `start`. Raises OSError."""
+    def bind(self, path: Path, own: Path | None = None) -> None:
+        """Makes a socket. Nobody is served before `start`. ``own``: the socket of a principal, beside which this one
+        is. Raises OSError."""
         made = socket.socket(socket.AF_UNIX)
-        before = os.umask(0o777 & ~mode)
         try:
             made.bind(os.fspath(path))
             made.listen(BACKLOG)
         except BaseException:
             made.close()
             raise
-        finally:
-            os.umask(before)
-        self._sockets.append((made, path, _identity(path)))
+        self._sockets.append(_Socket(made, path, own, _identity(path)))
 
     async def start(self) -> None:
-        """Serves what has come, and comes."""
-        for made, _, _ in self._sockets:
-            # To asyncio this is also how many it accepts before it does anything else.
-            server = await self.loop.create_unix_server(partial(Connection, self), sock=made, backlog=TURN_CONNECTIONS)
-            made.listen(BACKLOG)
-            self._servers.append(server)
+        """Serves what has come, and comes, at the sockets that are not served yet."""
+        for each in self._sockets:
+            if each.server is None:
+                # To asyncio the backlog is also how many it accepts before it does anything else.
+                each.server = await self.loop.create_unix_server(
+                    partial(Connection, self, each.own), sock=each.made, backlog=TURN_CONNECTIONS
+                )
+                each.made.listen(BACKLOG)
 
     def stop(self) -> None:
         """Ends all connections, behind their last answers. Removes the sockets, unless others took their place."""
-        for server in self._servers:
-            server.close()
-        for made, path, identity in self._sockets:
-            with suppress(OSError):
-                if _identity(path) == identity:
-                    path.unlink()
-            made.close()  # afterwards: the identity of a socket that is gone may be that of the next one
-        for each in list(self._connections):
+        for each in self._sockets:
             each.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def unbind(self, own: Path) -> None:
+        """Removes the socket beside that of a principal, if there is one."""
+        for each in [each for each in self._sockets if each.own == own]:
+            each.close()
+            self._sockets.remove(each)
+
+    async def end_connections(self, own: Path, grace_s: float) -> None:
+        """Ends the connections that have come through the socket of a principal, behind their calls, or after the grace
+        time."""
+        connections, end = [each for each in self._connections if each.peer.socket == own], self.loop.time() + grace_s
+        while any(each.is_busy for each in connections) and self.loop.time() < end:  # noqa: ASYNC110  of many
+            await asyncio.sleep(CLOSE_LOOK_S)
+        for connection in connections:
+            connection.close()
 
     def greeting(self, version: int) -> bytes:
         """Returns what a client is told: the place of a method is its number."""
@@ -113,9 +140,9 @@ class Listener:
 
     # The bounds of connections.
 
-    def enter(self, connection: Connection, of: socket.socket) -> Peer:
+    def enter(self, connection: Connection, of: socket.socket, own: Path | None) -> Peer:
         """Counts a connection, and returns who is at its other end."""
-        peer = peer_of(of)
+        peer = peer_of(of)._replace(socket=own)
         self._connections[connection] = whose = _whose(peer)
         self._of_process[whose] += 1
         return peer

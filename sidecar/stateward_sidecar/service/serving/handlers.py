@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, aclosing, closing, nullcontext
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -36,7 +37,13 @@ from stateward_sidecar.service.admission.memory import Reserved, Room, Share
 from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.calls.evidence import note_denied
 from stateward_sidecar.service.calls.exchange import Exchange
-from stateward_sidecar.service.calls.method import ASIDE_BYTES, RECEIVING_SHARE, TIGHT_MESSAGES, Method
+from stateward_sidecar.service.calls.method import (
+    ASIDE_BYTES,
+    RECEIVING_SHARE,
+    TIGHT_MESSAGES,
+    Method,
+    socket_of_call,
+)
 from stateward_sidecar.service.calls.status import as_expected, foreseen, to_status, trailers
 from stateward_sidecar.service.local.running import LocalMethod
 from stateward_sidecar.service.methods import METHODS, Kind
@@ -100,6 +107,16 @@ def _code(error: BaseException, context: grpc.aio.ServicerContext) -> str:
 T = TypeVar("T")
 
 
+def _through(own: Path, handle: Callable[..., Any]) -> Handle:
+    """Returns a handler that does the same for calls which come through the socket of a principal."""
+
+    async def run(request: object, context: grpc.aio.ServicerContext) -> Any:
+        socket_of_call.set(own)  # in the task of the call
+        return await handle(request, context)
+
+    return run
+
+
 class Made(NamedTuple):
     """What answers the calls of a method, on either wire."""
 
@@ -107,11 +124,12 @@ class Made(NamedTuple):
     """Takes None and the context of a call. Returns an awaitable of bytes, or of None for a stream, which it wrote."""
     method: Method
 
-    def for_grpc(self, descriptor: MethodDescriptor) -> grpc.RpcMethodHandler:
-        """Returns the handler that gRPC calls."""
+    def for_grpc(self, descriptor: MethodDescriptor, own: Path | None = None) -> grpc.RpcMethodHandler:
+        """Returns the handler that gRPC calls. ``own``: the socket of a principal, if the server listens at one."""
+        handle = self.handle if own is None else _through(own, self.handle)
         if descriptor.server_streaming:
-            return grpc.stream_stream_rpc_method_handler(self.handle, response_serializer=_serialize)
-        return grpc.stream_unary_rpc_method_handler(self.handle)
+            return grpc.stream_stream_rpc_method_handler(handle, response_serializer=_serialize)
+        return grpc.stream_unary_rpc_method_handler(handle)
 
     def for_frames(self, descriptor: MethodDescriptor) -> LocalMethod:
         """Returns what the local wire calls."""
@@ -173,6 +191,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                     if method.callers is not None:
                         method.admit_now(request, context)
                         method.spend(request)
+                        method.follow(request)
                     again = partial(verb, request, context)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
                     work = _to_its_end(again(), share, method.room) if share else again()

@@ -87,10 +87,15 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
                 yield answer
 
 
-def open_to_all(server: grpc.aio.Server, names: Iterable[str]) -> Health:
-    """Adds health and reflection to a server whose services have these names. Returns its health."""
-    made = Health()
-    health_pb2_grpc.add_HealthServicer_to_server(made, server)
-    told = [*names, health.SERVICE_NAME, reflection.SERVICE_NAME]
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(told), server)
-    return made
+class OpenDoor:
+    """Health and reflection of all servers of the daemon, whose bounds hold for all together."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """``names``: those of the other services."""
+        self.health = Health()
+        self._reflection = _Reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME])
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Lets a server answer them, too."""
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, server)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(self._reflection, server)

@@ -10,34 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
-import socket
-import stat
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
 from stateward_sidecar.addresses import TLS_MARK, Port, parse_listen
 from stateward_sidecar.errors import ShuttingDown, StartError
 from stateward_sidecar.measures import CallMeasures, Wires
+from stateward_sidecar.service.admission.accessfile import SOCKETS_MAX
 from stateward_sidecar.service.admission.callers import Callers
 from stateward_sidecar.service.admission.gate import Gate
 from stateward_sidecar.service.admission.memory import Room
 from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.calls.calls import Gather
-from stateward_sidecar.service.local.listener import SUFFIX, Listener
+from stateward_sidecar.service.local.listener import Listener
 from stateward_sidecar.service.local.running import LocalMethod
 from stateward_sidecar.service.methods import METHODS, Facts, verb_name
-from stateward_sidecar.service.serving.handlers import make_handler
-from stateward_sidecar.service.serving.open_door import open_to_all
+from stateward_sidecar.service.serving import sockets
+from stateward_sidecar.service.serving.handlers import Made, make_handler
+from stateward_sidecar.service.serving.open_door import OpenDoor
+from stateward_sidecar.service.serving.own import OwnSockets
 from stateward_sidecar.service.serving.tls import Tls
-from stateward_sidecar.settings import private_directory
-from stateward_sidecar.telemetry import log
 
 # How far above the limit a message may be for the daemon to receive it and refuse it with ErrorInfo. The core keeps
 # three copies of such a message for a moment. It refuses larger messages without ErrorInfo, before it takes their
@@ -60,8 +60,9 @@ IDLE_MS = 15 * 60_000
 # The same, if somebody may connect who may call nothing: such a connection only keeps others out.
 STRANGERS_IDLE_MS = 60_000
 # The most connections of a listener, and the part of the files that the process may open which all of them share. The
-# local wire has a half, and the rest is for the daemon itself.
+# local wire has a half, all sockets of principals together an eighth, and the rest is for the daemon itself.
 CONNECTIONS_MAX, CONNECTIONS_PART = 4096, 4
+OWN_PART = 8
 _NO_LIMIT = (1 << 31) - 1
 
 
@@ -73,10 +74,17 @@ def connections_max(listeners: int) -> int:
     return min(CONNECTIONS_MAX, soft // CONNECTIONS_PART // max(listeners, 1))
 
 
-def options(message_bytes_max: int, *, has_strangers: bool, listeners: int = 1) -> list[tuple[str, int]]:
+def own_connections_max() -> int:
+    """Returns how many connections of gRPC each socket of a principal accepts."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else max(soft // OWN_PART // SOCKETS_MAX, 1)
+
+
+def options(message_bytes_max: int, *, has_strangers: bool, connections: int) -> list[tuple[str, int]]:
     """Returns the options of a server whose largest message has ``message_bytes_max`` bytes.
 
-    ``has_strangers``: whether somebody may connect who may call nothing.
+    ``has_strangers``: whether somebody may connect who may call nothing, or not everything. ``connections``: the most
+    that a listener accepts.
     """
     return [
         ("grpc.max_receive_message_length", message_bytes_max + min(message_bytes_max, REFUSED_IN_WORDS_BYTES)),
@@ -94,7 +102,7 @@ def options(message_bytes_max: int, *, has_strangers: bool, listeners: int = 1) 
         # A connection that sends nothing, or no greeting of HTTP/2.
         ("grpc.server_handshake_timeout_ms", GREETING_MS),
         ("grpc.max_connection_idle_ms", STRANGERS_IDLE_MS if has_strangers else IDLE_MS),
-        ("grpc.max_allowed_incoming_connections", connections_max(listeners)),
+        ("grpc.max_allowed_incoming_connections", connections),
         # A burst waits for its turn. The core's own limits (1,000 and 3,000 waiting calls) drop calls of every client,
         # and its overload protection drops calls that a client sent before it knew the limit of streams. But a stranger
         # who begins calls and takes them back at once, 60,000 of them, took 2 GB without it.
@@ -105,9 +113,6 @@ def options(message_bytes_max: int, *, has_strangers: bool, listeners: int = 1) 
     ]
 
 
-SOCKET_MODE = 0o660
-# The kernel's limit for the path of a unix socket, less one for the final zero byte.
-SOCKET_PATH_BYTES_MAX = 107
 LAST_ANSWERS_S = 0.02
 # A message may be this much larger than the largest state, for names, metadata and labels.
 MESSAGE_SLACK_BYTES = 1 << 20
@@ -139,16 +144,14 @@ class Server:
         ``listeners``: how many of gRPC there will be. ``tls``: of ports that have TLS.
         """
         message_bytes_max += MESSAGE_SLACK_BYTES
-        self._server = grpc.aio.server(
-            options=options(message_bytes_max, has_strangers=callers is not None, listeners=listeners)
-        )
         self._gate = gate
         self._callers = callers
         self._tls = tls
         self._calls = _OpenCalls()
+        self._made = dict[str, list[tuple[MethodDescriptor, Made]]]()
         framed = list[LocalMethod]()
         for descriptor, service in services.items():
-            handlers = dict[str, grpc.RpcMethodHandler]()
+            serving = self._made[descriptor.full_name] = []
             for method in descriptor.methods:
                 if not hasattr(service, verb_name(method)):
                     continue
@@ -157,21 +160,45 @@ class Server:
                     message_bytes_max if METHODS[method.name].is_large else min(message_bytes_max, SMALL_BYTES_MAX),
                     _Admission(METHODS[method.name], gate, self._calls), room, turns, measures, callers,
                 )  # fmt: skip
-                handlers[method.name] = made.for_grpc(method)
+                serving.append((method, made))
                 framed.append(made.for_frames(method))
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(descriptor.full_name, handlers),)
-            )
+        self._door = OpenDoor(self._made)
+        self._health = self._door.health
+        told = partial(options, message_bytes_max, has_strangers=callers is not None)
+        self._server = self._serving(told(connections=connections_max(listeners)))
         self._local = Listener(framed, room, gather) if gather is not None else None
         self._is_ready = True
-        self._names = [*READINESS, "liveness", *(descriptor.full_name for descriptor in services)]
-        self._health = open_to_all(self._server, [descriptor.full_name for descriptor in services])
+        self._names = [*READINESS, "liveness", *self._made]
+        self._own = OwnSockets(
+            lambda path: self._serving(told(connections=own_connections_max()), path), self._local
+        )
+        if callers is not None:
+            callers.on_sockets = self._own.want
+
+    def _serving(self, told: list[tuple[str, int]], own: Path | None = None) -> grpc.aio.Server:
+        """Returns a server of all services. ``own``: the socket of a principal."""
+        server = grpc.aio.server(options=told)
+        for name, methods in self._made.items():
+            handlers = {method.name: made.for_grpc(method, own) for method, made in methods}
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+        self._door.add_to(server)
+        return server
 
     def listen(self, url: str) -> str:
         """Adds a listener: ``unix:///path``, ``host:port?tls`` or ``host:port``. Returns its address. Raises
         StartError."""
         place = parse_listen(url)
-        return self._listen_port(url, place) if isinstance(place, Port) else self._listen_unix(place)
+        if isinstance(place, Port):
+            return self._listen_port(url, place)
+        found = sockets.Place(place)
+        sockets.prepare(found, has_frames=self._local is not None)
+        sockets.listen(found, self._server, self._local, is_start=True)
+        return f"unix://{place}"
+
+    def listen_own(self) -> None:
+        """Adds the sockets of principals. Raises StartError."""
+        if self._callers is not None:
+            self._own.open(self._callers.sockets)
 
     def _listen_port(self, url: str, port: Port) -> str:
         try:
@@ -183,49 +210,6 @@ class Server:
             raise StartError(f"--listen {url}: the address is in use or not available") from None
         return f"{port.host}:{bound}{TLS_MARK}"
 
-    def _listen_unix(self, path: Path) -> str:
-        if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
-            raise StartError(
-                f"--listen unix://{path}: the path is longer than {SOCKET_PATH_BYTES_MAX} bytes; shorten it"
-            )
-        try:
-            is_private = path.parent == private_directory()
-            _make_directory(path.parent, 0o700 if is_private else 0o750)
-            if is_private:
-                _check_private(path.parent)
-            _clear_stale_socket(path)
-            self._listen_beside(path)  # first: a client that finds gRPC's socket alone takes gRPC
-            before = os.umask(0o777 & ~SOCKET_MODE)
-            try:
-                self._server.add_insecure_port(f"unix:{path}")
-            finally:
-                os.umask(before)
-        except OSError as error:
-            raise StartError(f"--listen unix://{path}: {error.strerror}") from None
-        except RuntimeError:
-            raise StartError(
-                f"--listen unix://{path}: the socket cannot be created; is the directory writable?"
-            ) from None
-        return f"unix://{path}"
-
-    def _listen_beside(self, path: Path) -> None:
-        """Makes the socket of the local wire beside one of gRPC, unless its path would be too long."""
-        beside = path.with_name(path.name + SUFFIX)
-        if self._local is None:
-            with contextlib.suppress(StartError, OSError):
-                _clear_stale_socket(beside)  # of a daemon that had one
-            return
-        if len(os.fsencode(beside)) > SOCKET_PATH_BYTES_MAX:
-            log.info("there is no socket for frames, because its path would be too long", path=str(beside))
-            return
-        _clear_stale_socket(beside)
-        try:
-            self._local.bind(beside, SOCKET_MODE)
-        except PermissionError:
-            raise  # gRPC's socket could not be made, either
-        except OSError as error:
-            raise StartError(f"--listen unix://{path}: {beside}: {error.strerror}; or give --no-frames") from None
-
     async def start(self) -> None:
         """Accepts calls."""
         if self._callers is not None:
@@ -233,6 +217,7 @@ class Server:
         await self._server.start()
         if self._local is not None:
             await self._local.start()
+        await self._own.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(self._is_ready)
 
@@ -244,7 +229,7 @@ class Server:
         # grace is needed: without it, clients see an error, and print a line on their stderr.
         await self._calls.drain(grace_s)
         await asyncio.sleep(LAST_ANSWERS_S)  # the last answers are still on their way
-        await self._server.stop(LAST_ANSWERS_S)
+        await asyncio.gather(self._server.stop(LAST_ANSWERS_S), self._own.stop(LAST_ANSWERS_S))
         if self._local is not None:  # last: a client that finds gRPC's socket alone takes gRPC
             self._local.stop()
             await asyncio.sleep(LAST_ANSWERS_S)
@@ -277,6 +262,11 @@ class Server:
     def has_frames(self) -> bool:
         """Whether a client of this host can speak the local wire."""
         return self._local is not None and self._local.is_listening
+
+    @property
+    def unopened(self) -> Mapping[Path, str]:
+        """Sockets of principals that could not be opened, and why."""
+        return self._own.unopened
 
     async def _set_health(self, status: Any) -> None:
         for name in self._names:
@@ -324,45 +314,3 @@ class _Admission:
         self._calls.count -= 1
         if self._calls.is_stopping:
             self._calls.ended.set()
-
-
-def _make_directory(directory: Path, mode: int) -> None:
-    """Makes the socket's directory and those above it, all with one mode: the socket's group has to get through."""
-    before = os.umask(0o777 & ~mode)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    finally:
-        os.umask(before)
-
-
-def _check_private(directory: Path) -> None:
-    """Anybody may make a directory of that name in /tmp. Raises StartError if it is not this user's own."""
-    found = directory.lstat()
-    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise StartError(
-            f"{directory}, the directory for the socket, is not only user {os.geteuid()}'s: it belongs to user "
-            f"{found.st_uid} and has mode {stat.S_IMODE(found.st_mode):04o}; remove it, or give --listen"
-        )
-
-
-def _clear_stale_socket(path: Path) -> None:
-    """Removes the socket of a dead daemon. Raises StartError if anything else is at the path."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise StartError(f"--listen unix://{path}: the path exists and is not a socket; remove it, or listen elsewhere")
-    probe = socket.socket(socket.AF_UNIX)
-    try:
-        probe.settimeout(1)
-        probe.connect(os.fspath(path))
-    except (ConnectionRefusedError, FileNotFoundError):
-        path.unlink(missing_ok=True)
-        return
-    except OSError:
-        pass  # a daemon is there, and too busy to answer
-    finally:
-        probe.close()
-    raise StartError(f"--listen unix://{path}: another daemon answers there; stop it, or listen elsewhere")
