@@ -17,10 +17,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import hypothesis
@@ -30,6 +30,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from jwt.api_jws import PyJWS
 from tests.daemon.inside import Inside, daemon_inside
 from tests.start.contract import (
     METHODS,
@@ -45,6 +46,7 @@ from tests.start.contract import (
     request_of,
     run_call,
 )
+from tests.start.issuer import BOTH, KINDS, NAME, SUB, access_text, private_key, raw
 
 from stateward.v1 import access_pb2
 from stateward.v1.checkpoint_service_pb2 import ListCheckpointsRequest, SaveRequest
@@ -53,9 +55,10 @@ from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import CountThreadsRequest, ListThreadsRequest
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.errors import StartError, Unauthenticated
+from stateward_sidecar.errors import IssuerUnavailable, StartError, Unauthenticated
 from stateward_sidecar.service.admission import callers
 from stateward_sidecar.service.admission.accessfile import read_access_file
+from stateward_sidecar.service.admission.bearers import SKEW_S
 
 VERBS = ("read", "write", "signal", "delete")
 NAMESPACES = ("team", "shop", "default")
@@ -188,15 +191,137 @@ LINES = st.sampled_from([
     "grants = []", f'token_sha256 = "{"0" * 64}"', f'token_sha256 = ["{"1" * 64}", "{"2" * 64}"]',
     "uid = 1", "uid = -1", "uid = true", 'gid = "1"', "[[issuer]]", 'tls = "x"', "[[principal]", "=", '"',
     "a.b.c = 1", 'grants = ["admin a/*"]', 'grants = ["read,read a/${principal}"]',
-    "x = [" * 50, "x = " + "9" * 5000, "\x00", "# a comment",
+    "x = [" * 50, "x = " + "9" * 5000, "\x00", "# a comment", "[[namespace]]", 'name = "team-*"', 'bytes = "1GiB"',
+    'bytes = "1e9"', "bytes = -1", "threads = 3", "threads = true", "limits = { calls = 1 }", "limits = { calls = 0 }",
+    "limits = { saves_per_second = 1.5 }", "limits = 3", 'tls = "spiffe://a/b"', 'tls = ["a.example", "a.example"]',
+    f'issuer = "{NAME}"', 'audience = "a"', "audience = []", 'jwks = "/jwks"', 'jwks = "https://h/j"', 'ca = "/ca"',
+    'jwks = "https://[/"', f'jwt = {{ issuer = "{NAME}", claims = {{ sub = "*" }} }}', 'jwt = { issuer = "x" }',
+    f'jwt = {{ issuer = "{NAME}", claims = {{ a = {{ b = [1, ["x"]] }} }} }}', "claims = {}",
 ])  # fmt: skip
+RIGHT = f"""[[issuer]]
+issuer = "{NAME}"
+audience = ["a", "b"]
+jwks = "https://host:1/jwks"
+ca = "/ca"
+token_file = "/token"
+[[principal]]
+name = "a"
+token_sha256 = ["{"0" * 64}", "{"1" * 64}"]
+grants = ["read,write team/${{principal}}-*", "signal */*"]
+limits = {{ calls = 3, streams = 2, saves_per_second = 9 }}
+[[principal]]
+name = "b"
+grants = "admin */*"
+tls = "spiffe://a/b"
+uid = 7
+jwt = {{ issuer = "{NAME}", claims = {{ sub = "x*", "k.io" = {{ n = ["a", "b"], on = true, at = 3 }} }} }}
+[[namespace]]
+name = "team-*"
+bytes = "10GiB"
+threads = 1000""".split("\n")
+
+
+@st.composite
+def nearly_right(draw: Any) -> bytes:
+    """The lines of a right file, a few of which are changed, moved, doubled or gone."""
+    lines = list(RIGHT)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(lines) - 1))
+        way, other = draw(st.sampled_from(["drop", "double", "swap", "put", "cut", "take"])), draw(LINES)
+        if way == "drop" and len(lines) > 1:
+            del lines[at]
+        elif way == "double":
+            lines.insert(draw(st.integers(0, len(lines))), lines[at])
+        elif way == "swap":
+            to = draw(st.integers(0, len(lines) - 1))
+            lines[at], lines[to] = lines[to], lines[at]
+        elif way == "put":
+            lines.insert(at, other)
+        elif way == "cut":
+            lines[at] = lines[at][: draw(st.integers(0, len(lines[at])))]
+        else:
+            lines[at] = other
+    return "\n".join(lines).encode()
+
+
 FILES = st.one_of(
+    nearly_right(),
     st.lists(LINES, max_size=12).map("\n".join).map(str.encode),
     st.binary(max_size=200),
     st.tuples(st.lists(LINES, max_size=8).map("\n".join), st.text(max_size=20)).map("".join).map(
         lambda text: text.encode("utf-8", "surrogatepass")
     ),
 )
+
+TIMES = st.sampled_from([
+    600, 600, 600, 600, 30, 0, -1, -59, -61, -600, 300, 1e300, -1e300, float("nan"), float("inf"), "soon", "", None,
+    True, [], {}, 10**400, -(10**400),
+])  # fmt: skip
+"""A number is so many seconds from now, if it is small."""
+KIDS = ("RS256", "ES256", "RS256", "ES256", "made up", "", 7, None)
+
+
+class Bearer(NamedTuple):
+    """What a token says, and who has signed it."""
+
+    header: dict[str, Any]
+    claims: dict[str, Any]
+    signer: str
+    number: int
+
+    def is_right(self, now: float) -> bool:
+        """Whether it opens something, in ten lines."""
+        header, said = self.header, self.claims
+        audience = said.get("aud")
+        return (
+            header.get("kid") == header.get("alg") == self.signer and self.number == 0 and "crit" not in header
+            and said.get("iss") == NAME and said.get("sub") == SUB
+            and "stateward" in (audience if isinstance(audience, list) else [audience])
+            and all(isinstance(each, str) for each in (audience if isinstance(audience, list) else [audience]))
+            and is_number(said.get("exp")) and now < said["exp"] < 1e308
+            and all(key not in said or (is_number(said[key], truths=True) and said[key] <= now + SKEW_S)
+                    for key in ("nbf", "iat"))
+        )  # fmt: skip
+
+
+def is_number(value: Any, *, truths: bool = False) -> bool:
+    """Whether a claim is a time: a number that ends."""
+    if isinstance(value, bool):
+        return truths
+    return isinstance(value, int) or (isinstance(value, float) and abs(value) < float("inf"))
+
+
+@st.composite
+def bearers(draw: Any) -> tuple[str, Bearer]:
+    """A token that is right, or wrong in one or more ways."""
+    now, kind = time.time(), draw(st.sampled_from(KINDS))
+    often = st.integers(0, 5)
+    header: dict[str, Any] = {"alg": kind, "kid": kind}
+    claims: dict[str, Any] = {"iss": NAME, "aud": "stateward", "sub": SUB, "exp": now + 600}
+    signer, number = kind, 0
+    if draw(often) == 0:
+        header["kid"] = draw(st.sampled_from(KIDS))
+    if draw(often) == 0:
+        header |= draw(st.dictionaries(st.sampled_from(["crit", "b64", "jwk", "jku", "typ", "cty"]),
+                                       st.sampled_from([["exp"], "x", True, {}]), max_size=2))  # fmt: skip
+    if draw(often) == 0:
+        signer, number = draw(st.sampled_from(KINDS)), draw(st.integers(0, 1))
+        header["alg"] = signer
+    if draw(often) == 0:
+        claims["aud"] = draw(st.sampled_from(
+            ["stateward", ["stateward"], ["x", "stateward"], "x", [], 7, None, ["stateward", 7], {"stateward": 1}]))
+    if draw(often) == 0:
+        claims["iss"] = draw(st.sampled_from([NAME, NAME + "/", "", 7, None, [NAME]]))
+    if draw(often) == 0:
+        claims["sub"] = draw(st.sampled_from([SUB, SUB + "x", "", 7, None, [SUB]]))
+    for key in ("exp", "nbf", "iat"):
+        if draw(often) == 0:
+            drawn = draw(TIMES)
+            small = is_number(drawn) and abs(drawn) <= 600
+            claims[key] = now + drawn if small else drawn
+    begun = raw(header, claims, b"").rpartition(".")[0]
+    signature = PyJWS().get_algorithm_by_name(signer).sign(begun.encode(), private_key(signer, number))
+    return f"{begun}.{raw({}, {}, signature).rpartition('.')[2]}", Bearer(header, claims, signer, number)
 
 
 # -- a round ---------------------------------------------------------------------------------------------------
@@ -342,6 +467,16 @@ def check_unknown(directory: Path, value: str | bytes) -> None:
     assert value.partition(" ")[2].strip() == "right" * 8
 
 
+def check_bearer(known: callers.Callers, made: str, said: Bearer) -> None:
+    """A token opens what the model says. Else it is refused, and never fails in another way."""
+    began, found = time.time(), ""
+    with suppress(Unauthenticated, IssuerUnavailable):
+        found = known.identify([("authorization", f"Bearer {made}")]).principal.name
+    right = {said.is_right(began), said.is_right(time.time())}
+    assert found in ("agent", "")
+    assert bool(found) in right, (said, found)
+
+
 def run_round(directory: Path, seed: int, examples: int, until_s: float = float("inf")) -> Counter[str]:
     """Draws so many examples of each kind, or until the time is over. Raises AssertionError with the smallest finding.
     Returns how calls ended."""
@@ -390,7 +525,18 @@ def run_round(directory: Path, seed: int, examples: int, until_s: float = float(
         def values(value: str | bytes) -> None:
             check_unknown(directory, value)
 
-        for each in (files, values, headers, requests, lists):
+        (directory / "jwks.json").write_bytes(BOTH)
+        (directory / "bearers.toml").write_text(access_text(directory / "jwks.json"))
+        known = callers.Callers(None, directory / "bearers.toml")
+
+        @hypothesis.seed(seed)
+        @settings(how)
+        @hypothesis.given(bearers())
+        def tokens(drawn: tuple[str, Bearer]) -> None:
+            stop_in_time()
+            check_bearer(known, *drawn)
+
+        for each in (files, values, tokens, headers, requests, lists):
             try:
                 each()
             except OverError:

@@ -138,7 +138,7 @@ def hostile() -> Iterator[tuple[str, str, str]]:
         yield f"audience {audience!r}", token(aud=audience), "is for another audience"
     for audience in (7, [], {"stateward": 1}, None, [["stateward"]], [7]):
         yield f"audience {audience!r}", token(aud=audience), "audience|malformed"
-    for ends in (None, "soon", [], {}, float("nan"), float("inf"), str(int(now + 600)), True):
+    for ends in (None, "soon", [], {}, float("nan"), float("inf"), str(int(now + 600)), True, 10**400):
         yield f"exp {ends!r}", token(exp=ends), "malformed|when it ends|expired"
     for seconds in (1, 59, 600):
         yield f"expired for {seconds} s", token(for_s=-seconds), "has expired"

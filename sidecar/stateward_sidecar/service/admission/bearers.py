@@ -148,9 +148,7 @@ class Bearers:
         if header.get("alg") != key.algorithm:
             raise _wrong(f"is not signed with {key.algorithm}, as its key is")
         claims = _verified(token, key, issuer)
-        ends_s = claims["exp"]
-        if not isinstance(ends_s, int | float) or isinstance(ends_s, bool) or not math.isfinite(ends_s):
-            raise _wrong("does not say when it ends")
+        ends_s = _ends_s(claims["exp"])
         if ends_s <= time():
             raise _wrong("has expired")
         principal = issuer.find(claims)
@@ -184,6 +182,16 @@ def _verified(token: str, key: Key, issuer: Issuer) -> dict[str, Any]:
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _wrong(next((said for kind, said in _WRONG if isinstance(error, kind)), "is malformed")) from None
     return found
+
+
+def _ends_s(told: Any) -> float:
+    """Returns the time at which a token ends."""
+    try:
+        if isinstance(told, int | float) and not isinstance(told, bool) and math.isfinite(told):
+            return float(told)
+    except OverflowError:  # JSON has whole numbers of any length
+        pass
+    raise _wrong("does not say when it ends")
 
 
 def _is_for(claims: Mapping[str, Any], issuer: Issuer) -> bool:
