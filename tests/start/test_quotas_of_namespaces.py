@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.daemon.process import eventually, fleet
+from tests.daemon.process import eventually, fleet, write_long
 from tests.metrics.scraped import ANY_PORT, scrape
 from tests.start.quotas import LIMITED, OPERATOR, TOKEN, limited
 
@@ -20,6 +21,8 @@ from stateward import Client
 from stateward.admin import Verdict
 from stateward.errors import QuotaExceeded
 from stateward.testing import Daemon, run_daemon
+from stateward.v1.backup_service_pb2 import ExportThreadRequest, ImportBegin, ImportThreadRequest, ThreadPart
+from stateward.v1.backup_service_pb2_grpc import BackupServiceStub
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.checkpoint_service_pb2_grpc import CheckpointServiceStub
 from stateward.v1.effect_service_pb2 import BeginEffectRequest
@@ -255,3 +258,110 @@ def test_a_takeover_counts_and_is_not_refused(tmp_path: Path) -> None:
                 client.thread(f"t{number}").delete()
             assert {each.limit: each.used for each in client.server_info().limits}["threads"] == 1
             client.thread("new").append("m", "small", durability="archived")
+
+
+def used_bytes(client: Client) -> int:
+    return next(each.used for each in client.server_info().limits if each.limit == "bytes")
+
+
+def kept_bytes(client: Client) -> int:
+    return sum(info.stored_bytes for info in client.threads())
+
+
+@contextmanager
+def half_imported(daemon: Daemon, parts: list[ThreadPart], wire_cut: threading.Event) -> Iterator[Any]:
+    """An import of which all but the end has come, until the event."""
+
+    def messages() -> Iterator[ImportThreadRequest]:
+        begin = ImportBegin(namespace=LIMITED, thread="copy")
+        begin.options.request_id = "import"
+        yield ImportThreadRequest(begin=begin)
+        for part in parts[:-1]:
+            yield ImportThreadRequest(parts=[part])
+        assert wire_cut.wait(60)
+
+    with grpc.insecure_channel(daemon.target.replace("unix://", "unix:")) as channel:
+        call = BackupServiceStub(channel).ImportThread.future(messages(), metadata=AUTHORIZED, timeout=60)
+        try:
+            yield call
+        finally:
+            wire_cut.set()
+            call.cancel()
+
+
+@pytest.mark.parametrize("end", ["cut", "kill"])
+def test_what_comes_in_counts_until_it_is_given_up(tmp_path: Path, end: str) -> None:
+    """An import takes nearly all that is left. Meanwhile others have no room; when it breaks off, or the daemon is
+    killed, they have it again."""
+    access = limited(tmp_path, namespaces={LIMITED: {"bytes": "12MiB"}})
+    with running(access, tmp_path / "data") as daemon:
+        with Client(daemon.target, token=TOKEN, namespace="free") as free:
+            for _ in range(30):
+                free.thread("t").append("m", os.urandom(100_000).hex())
+        with grpc.insecure_channel(daemon.target.replace("unix://", "unix:")) as channel:
+            asked = ExportThreadRequest(namespace="free", thread="t")
+            answers = BackupServiceStub(channel).ExportThread(asked, metadata=AUTHORIZED, timeout=60)
+            parts = [part for answer in answers for part in answer.parts]
+        more = os.urandom(10 << 20).hex()  # half as many bytes when it is compressed
+        whole = Client(daemon.target, token=TOKEN, namespace=LIMITED, blob_threshold=1 << 30)
+        with whole as client:
+            client.thread("own").append("m", os.urandom(200_000).hex())
+            before = kept_bytes(client)
+            assert used_bytes(client) == before
+            is_over = threading.Event()
+            with half_imported(daemon, parts, is_over):
+                eventually(lambda: used_bytes(client) > before + (2 << 20))
+                assert [info.name for info in client.threads()] == ["own"]
+                error = refused(lambda: client.thread("own").append("m", more), "bytes")
+                assert (error.used or 0) > before + (2 << 20)
+                if end == "kill":
+                    daemon.kill()
+                    daemon.start()
+            eventually(lambda: used_bytes(client) == kept_bytes(client))
+            client.thread("own").append("m", more)
+            eventually(lambda: used_bytes(client) == kept_bytes(client))
+
+
+def test_files_that_threads_share_count_for_each(tmp_path: Path) -> None:
+    """A copy has the blobs and the segments of its source under other names. It keeps them when the source goes, so
+    they count for it; one that has no room for them is not made."""
+    access = limited(tmp_path, namespaces={LIMITED: {"bytes": "16MiB"}})
+    with running(access, tmp_path / "data") as daemon, client_of(daemon) as client:
+        source = client.thread("t")
+        state = source.hydrate()
+        state.slots["picture"] = source.blobs.write(os.urandom(2 << 20))
+        source.save(state)
+        for _ in range(4):
+            source.append("m", os.urandom(400_000).hex())
+        eventually(lambda: source.info().stored_bytes > 4 << 20)  # with segments
+        size = source.info().stored_bytes
+        for number, everything in enumerate((True, False)):
+            copy = source.fork(f"c{number}", all_versions=everything)
+            assert copy.info().stored_bytes > 3 << 20
+            assert used_bytes(client) == kept_bytes(client)
+        refused(lambda: source.fork("more", all_versions=True), "bytes")
+        refused(lambda: source.fork("more"), "bytes")
+        assert used_bytes(client) == kept_bytes(client) <= 16 << 20
+        source.delete()
+        assert used_bytes(client) == kept_bytes(client) > size // 2
+        assert len(client.thread("c0").hydrate().slots["picture"].read()) == 2 << 20
+        with Client(daemon.target, token=OPERATOR, namespace=LIMITED) as operator:
+            assert not [progress.finding for progress in operator.verify() if progress.finding is not None]
+
+
+def test_a_copy_whose_history_is_elsewhere_counts_once(tmp_path: Path) -> None:
+    """Its first attempt finds that a part is in the archive only. The machine fetches it, and copies anew."""
+    with fleet(tmp_path) as machines:
+        first = machines.machine("first")
+        with machines.client(first, namespace=LIMITED) as client:
+            write_long(client, "t", 30)
+            blob = client.thread("t").blobs.write(os.urandom(200_000))
+            client.thread("t").set_slot("picture", blob, durability="archived")
+        first.kill()
+        access = limited(tmp_path, namespaces={LIMITED: {"bytes": "64MiB"}})
+        second = machines.machine("second", access=str(access))
+        with client_of(second) as client:
+            client.thread("t").archive.attach(take_over=True)
+            copy = client.thread("t").fork("copy", all_versions=True)
+            assert len(copy.hydrate().slots["picture"].read()) == 200_000
+            eventually(lambda: used_bytes(client) == kept_bytes(client))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
@@ -51,6 +51,7 @@ from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Identity, Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.thread.usage import Reserved
 
 BLOB_BYTES_MAX = 64 << 30
 # Counts a blob that the thread has as written now, in the writer. Takes transaction, batch, draft, row and entry.
@@ -146,7 +147,8 @@ class BlobWrite:
         if sealed_bytes_max(size) > room:
             raise no_room(sealed_bytes_max(size), room)
         self._sealing = Sealing(context, thread.identity)
-        self._check_quota()
+        self._reserved = Reserved(context.usage, thread.identity.namespace)
+        self._reserved.take(0)
         # A cancelled call discards the file while a worker may still run its last step.
         self._lock = threading.Lock()
         self._is_over = False
@@ -190,12 +192,8 @@ class BlobWrite:
         if self._announced is not None and size > self._announced:
             raise InvalidField("begin.size_bytes", f"is {self._announced}, but more bytes were received")
         _check_size(size)
-        self._check_quota()
         self._sealing.add(data)
-
-    def _check_quota(self) -> None:
-        """Raises QuotaExceeded if the namespace has no room for what is stored so far."""
-        self._context.usage.check_bytes(self.thread.identity.namespace, self._sealing.stored_bytes, {})
+        self._reserved.take(self._sealing.stored_bytes)
 
     def commit(self, threads: Threads, txn: lmdb.Transaction, batch: Batch) -> WriteBlobResponse:
         """Runs in the writer. The caller discards the file if the answer has ``existed``, or if the write failed.
@@ -228,6 +226,7 @@ class BlobWrite:
             write_sequence=header.sequence,
         )  # fmt: skip
         put_blob(txn, identity, row)
+        self._reserved.end()  # the entry counts the bytes
         commit_entry(context, txn, batch, draft, entry, {}, is_bounded=True)
         threads.keep_draft(batch, draft)
         return answer_write(txn, draft, row, row.sequence, existed=False)
@@ -249,6 +248,7 @@ class BlobWrite:
         with self._lock:
             self._is_over = True
             self._sealing.discard()
+            self._reserved.end()
 
 
 def is_here(context: Context, identity: Identity, record: BlobRecord) -> bool:
@@ -290,14 +290,19 @@ def require_blobs(context: Context, source: Thread, digests: set[bytes] | None =
         raise elsewhere(source, *missing)
 
 
-def copy_blobs(context: Context, source: Thread, target: Identity, digests: Iterable[bytes]) -> list[BlobRecord]:
+def find_blobs(context: Context, source: Thread, digests: Iterable[bytes]) -> list[BlobRecord]:
+    """Returns blobs that versions of a thread name. Raises Corrupt."""
+    with context.engine.read() as txn:
+        return [_named(txn, source, digest) for digest in digests]
+
+
+def copy_blobs(context: Context, source: Thread, target: Identity, records: Sequence[BlobRecord]) -> None:
     """Gives a copy of a thread the files of blobs, durably. The caller puts entries and rows.
 
-    The copy has the same files with the same keys, so a blob costs nothing but its name. Raises DiskFull, Corrupt, or
-    HistoryElsewhere if a file is in the archive only.
+    The copy has the same files with the same keys, so a blob takes nothing of the disk but its name. It counts for the
+    copy nevertheless, which keeps the file if the source goes. Raises DiskFull, Corrupt, or HistoryElsewhere if a file
+    is in the archive only.
     """
-    with context.engine.read() as txn:
-        records = [_named(txn, source, digest) for digest in digests]
     for record in records:
         BlobReader(context, source, record)  # its header and index can be opened
         try:
@@ -308,7 +313,6 @@ def copy_blobs(context: Context, source: Thread, target: Identity, digests: Iter
             raise error.locate(source.name) from None
     if records:
         context.blob_files.sync_names(target.uid)
-    return records
 
 
 def _named(txn: lmdb.Transaction, source: Thread, digest: bytes) -> BlobRecord:

@@ -36,7 +36,7 @@ from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound, VersionPruned
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_state
-from stateward_sidecar.store.blobs.blobwrite import copy_blobs, require_blobs
+from stateward_sidecar.store.blobs.blobwrite import copy_blobs, find_blobs, require_blobs
 from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.copies.hidden import Hidden, HiddenVersion
 from stateward_sidecar.store.items.recordputs import ENTRY_VALUES_BYTES
@@ -168,9 +168,13 @@ class Forker:
         anchors = {body.checkpoint_id} - {""}
         body.branch = body.parent_checkpoint_id = ""
         body.sent_bytes = 0
-        self._copy_blobs(request, source, copy, blobs_in_state(tree))
+        snapshot, named = parts.pack_snapshot(to_snapshot(tree)), sorted(blobs_in_state(tree))
+        blobs = find_blobs(self._context, source, named)
+        size_bytes = snapshot.stored_bytes + sum(each.stored_bytes for each in blobs)
+        copy.expect(size_bytes)
+        copy.take(size_bytes)  # it takes no less, so one that does not fit ends here
+        self._copy_blobs(request, source, copy, named)
         content = self._content(request, source, copy, EntryMetadata(checkpoint=body))
-        snapshot = parts.pack_snapshot(to_snapshot(tree))
         made = HiddenVersion(1, 0, body, content, 0, snapshot, whole=True)
         copy.put(copy.version(made), made.size_bytes)
         self._copy_effects(source, copy, anchors)
@@ -190,6 +194,7 @@ class Forker:
         pruned = copy.draft.pruned = Pruned(before.pairs())
         copied: set[bytes] = set()
         anchors: set[str] = set()
+        copy.expect(source.head.stored_bytes)
         require_blobs(self._context, source)
         for version in range(1, last + 1):
             if version in pruned:
@@ -201,7 +206,7 @@ class Forker:
             dictionary = dictionaries.get(header.dictionary_version)
             named = blobs_in_edits(replay.parse_edits(edits, source.name, version))
             named |= blobs_in_state(tree) if tree is not None else set()
-            self._copy_blobs(request, source, copy, named - copied, time_us)
+            self._copy_blobs(request, source, copy, sorted(named - copied), time_us)
             copied |= named
             content = self._content(request, source, copy, EntryMetadata(checkpoint=body), edits, dictionary)
             snapshot = to_snapshot(tree) if tree is not None else None
@@ -315,13 +320,16 @@ class Forker:
         return draft_content(metadata, edits, dictionary)
 
     def _copy_blobs(
-        self, request: ForkThreadRequest, source: Thread, copy: Hidden, named: set[bytes], time_us: int = 0
+        self, request: ForkThreadRequest, source: Thread, copy: Hidden, named: list[bytes], time_us: int = 0
     ) -> None:
         """Copies the blobs that a version names, before the version itself. ``time_us``: the time of the version."""
         if not named:
             return
-        require_blobs(self._context, source, named)
-        for record in copy_blobs(self._context, source, copy.draft.identity, sorted(named)):
+        require_blobs(self._context, source, set(named))
+        records = find_blobs(self._context, source, named)
+        copy.take(sum(each.stored_bytes for each in records))
+        copy_blobs(self._context, source, copy.draft.identity, records)
+        for record in records:
             is_first = not copy.draft.head.tip_sequence
             content = self._content(request, source, copy, EntryMetadata(blob=record))
             if is_first:  # it describes the copy, and the next one must not

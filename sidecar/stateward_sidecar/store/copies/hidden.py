@@ -51,6 +51,7 @@ from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, ThreadDraft, write_branch, write_head, write_row
 from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.thread.usage import Reserved
 from stateward_sidecar.store.versions.branches import Pointed, describe_main, move_branch, point_branch
 from stateward_sidecar.store.versions.moves import Moves, list_moves
 from stateward_sidecar.store.versions.snapshots import put_snapshot
@@ -91,12 +92,23 @@ class Hidden:
         self._waiting: list[Put] = []
         self._waiting_bytes = 0
         self.is_over = False  # the thread has a name, or may have one, or was discarded
+        self._reserved = Reserved(context.usage, namespace)
         self.draft: ThreadDraft = self._submit(partial(self._begin, namespace, name))
 
     def _begin(self, namespace: str, name: str, txn: lmdb.Transaction, batch: Batch) -> ThreadDraft:
         del txn
         self._context.usage.check_thread(namespace, batch.drafts)
         return self._threads.begin(batch, namespace, name)
+
+    # -- what it takes of its namespace ---------------------------------------------------------------------------
+
+    def expect(self, size_bytes: int) -> None:
+        """Says how large the thread becomes. Its namespace keeps as much for it, if it has it."""
+        self._reserved.expect(size_bytes)
+
+    def take(self, more_bytes: int) -> None:
+        """Says how much it takes beside its rows. Raises QuotaExceeded."""
+        self._reserved.take(self.draft.head.stored_bytes + more_bytes)
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -131,7 +143,7 @@ class Hidden:
             draft.row_sums = dict(sums)
             for each in puts:
                 each(txn)
-            self._context.usage.check_bytes(draft.identity.namespace, draft.head.stored_bytes, batch.drafts)
+            self._reserved.take(draft.head.stored_bytes, batch.drafts)
 
         self._submit(run, size_bytes)
 
@@ -331,6 +343,7 @@ class Hidden:
         def run(txn: lmdb.Transaction, batch: Batch) -> ThreadMessage:
             shown = self._reveal(txn, batch, settle)
             also(txn, batch)
+            self._reserved.end()  # the draft of the thread counts from here
             return shown
 
         self.flush()
@@ -340,6 +353,7 @@ class Hidden:
         try:
             answer: ThreadMessage = self._submit(run)
         except OutcomeUnknown:
+            self._reserved.end()
             self.is_over = True  # the next start finds out whether the thread has a name
             raise
         self.is_over = True
@@ -352,7 +366,7 @@ class Hidden:
         if self._threads.draft(txn, batch, identity.namespace, identity.name) is not None:
             raise ThreadExists(f"a thread {identity.name!r} exists already", thread=identity.name)
         context.usage.check_thread(identity.namespace, batch.drafts)
-        context.usage.check_bytes(identity.namespace, head.stored_bytes, batch.drafts)
+        self._reserved.take(head.stored_bytes, batch.drafts)
         hooks = context.archive
         claim = hooks.claims.get((identity.namespace, identity.name)) if hooks is not None else None
         if hooks is not None and (claim is None or claim.uid != identity.uid):
@@ -397,7 +411,10 @@ class Hidden:
         if self.is_over:
             return
         self.is_over = True
-        self._deleter.discard(self.draft.identity.number, self.draft.identity.uid)
+        try:
+            self._deleter.discard(self.draft.identity.number, self.draft.identity.uid)
+        finally:
+            self._reserved.end()
 
     def _submit(self, run: Callable[[lmdb.Transaction, Batch], Any], size_bytes: int = 0) -> Any:
         write = Write(run=run, size_bytes=size_bytes + WRITE_SLACK_BYTES, background=True)

@@ -68,6 +68,7 @@ class IncomingBlobs:
         self._pending += data
         while len(self._pending) >= SEGMENT_BYTES:
             self._sealing.add(bytes(self._pending[:SEGMENT_BYTES]))
+            self._hidden.take(self._sealing.stored_bytes)
             del self._pending[:SEGMENT_BYTES]
 
     def finish(self, time_us: int) -> None:

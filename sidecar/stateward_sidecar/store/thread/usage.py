@@ -4,7 +4,10 @@ The bytes of a namespace are the `stored_bytes` of its threads, which their head
 as stored. Every commit that changes a head changes the sums here, so nothing is scanned when a write asks. At the
 start, and when the first limit is set, ``store/clean/tally.py`` counts what is there.
 
-Without limits nothing is counted. The writer changes the sums; any thread may read them.
+What is being made counts, too: a copy, an import or a blob takes the disk before it is part of a thread (``Reserved``).
+It lives in memory, as a half-made thread does not outlive the process.
+
+Without limits no thread is counted. The writer changes the sums; any thread may read them.
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class _Taken:
 
 
 _NOTHING = _Taken()
+_NO_DRAFTS: Mapping[Any, Any] = {}
 
 
 class Usage:
@@ -77,6 +81,8 @@ class Usage:
         self._limits: Sequence[NamespaceLimit] = ()
         self._known: dict[str, NamespaceLimit | None] = {}
         self._taken: dict[str, _Taken] = {}
+        self._reserved: dict[str, int] = {}
+        self._reserving = threading.Lock()
         self.is_on = False
         """Whether there are limits, so that something is counted."""
         self._count, self._counted_to = 0, 0
@@ -160,26 +166,29 @@ class Usage:
                 raise _exceeded("threads", namespace, limit.threads, taken.threads + made)
         self.check_bytes(namespace, 0, drafts)
 
-    def check_bytes(self, namespace: str, size_bytes: int, drafts: Mapping[Any, Any]) -> None:
-        """Raises QuotaExceeded if a namespace may not take so many bytes more, beside those that a batch takes."""
+    def check_bytes(
+        self, namespace: str, size_bytes: int, drafts: Mapping[Any, Any], *, reserved_bytes: int = 0
+    ) -> None:
+        """Raises QuotaExceeded if a namespace may not take so many bytes more, beside those that a batch takes.
+        ``reserved_bytes``: how many of them are reserved already."""
         if not self.is_on or (limit := self.limit_of(namespace)) is None or not (limit.bytes and self.is_counted):
             return
-        taken = self._taken.get(namespace, _NOTHING).bytes
+        taken = self._bytes_of(namespace) - reserved_bytes
         if taken + size_bytes + BATCH_BYTES > limit.bytes:
             taken += sum(
                 draft.head.stored_bytes - draft.thread.head.stored_bytes for draft in _drafts_of(namespace, drafts)
             )
         # A namespace that is full takes nothing more, also if the size of a write is not known yet.
         if taken + max(size_bytes, 1) > limit.bytes:
-            raise _exceeded("bytes", namespace, limit.bytes, taken)
+            raise _exceeded("bytes", namespace, limit.bytes, taken, size_bytes)
 
     def of(self, namespace: str) -> list[Used]:
         """Returns the limits of a namespace, and what it takes."""
         limit = self.limit_of(namespace) if self.is_on and self.is_counted else None
         if limit is None:
             return []
-        taken = self._taken.get(namespace, _NOTHING)
-        every = (("bytes", limit.bytes, taken.bytes), ("threads", limit.threads, taken.threads))
+        threads = self._taken.get(namespace, _NOTHING).threads
+        every = (("bytes", limit.bytes, self._bytes_of(namespace)), ("threads", limit.threads, threads))
         return [Used(what, namespace, most, max(used, 0)) for what, most, used in every if most]
 
     def fullest(self, count: int) -> list[Used]:
@@ -189,6 +198,57 @@ class Usage:
         every = (used for namespace in list(self._taken) for used in self.of(namespace))
         return heapq.nlargest(count, every, key=lambda used: used.used / used.maximum)
 
+    def _bytes_of(self, namespace: str) -> int:
+        return self._taken.get(namespace, _NOTHING).bytes + self._reserved.get(namespace, 0)
+
+
+class Reserved:
+    """The bytes of something that is being made. Used by one thread at a time."""
+
+    __slots__ = ("_is_over", "_least_bytes", "_namespace", "_size_bytes", "_usage")
+
+    def __init__(self, usage: Usage, namespace: str) -> None:
+        self._usage, self._namespace = usage, namespace
+        self._size_bytes = self._least_bytes = 0
+        self._is_over = False
+
+    def expect(self, size_bytes: int) -> None:
+        """Reserves the whole size in advance if there is room for it, so that things that are made at the same time do
+        not refuse each other when each of them is half made. Else the bytes are reserved as they come. Called once,
+        before ``take``."""
+        usage = self._usage
+        limit = usage.limit_of(self._namespace) if usage.is_on and usage.is_counted else None
+        if limit is None or not limit.bytes:
+            return
+        with usage._reserving:
+            if usage._bytes_of(self._namespace) + size_bytes <= limit.bytes:
+                self._least_bytes = size_bytes
+                self._set(size_bytes)
+
+    def take(self, size_bytes: int, drafts: Mapping[Any, Any] = _NO_DRAFTS) -> None:
+        """Says how many bytes it takes now. Raises QuotaExceeded."""
+        usage = self._usage
+        with usage._reserving:
+            usage.check_bytes(self._namespace, size_bytes, drafts, reserved_bytes=self._size_bytes)
+            self._set(max(size_bytes, self._least_bytes))
+
+    def end(self) -> None:
+        """Gives the bytes back: they are those of a thread now, or are removed. May be called again."""
+        with self._usage._reserving:
+            self._set(0)
+            self._is_over = True
+
+    def _set(self, size_bytes: int) -> None:
+        if self._is_over:
+            return
+        reserved, namespace = self._usage._reserved, self._namespace
+        total = reserved.get(namespace, 0) + size_bytes - self._size_bytes
+        self._size_bytes = size_bytes
+        if total:
+            reserved[namespace] = total
+        else:
+            reserved.pop(namespace, None)
+
 
 def _drafts_of(namespace: str, drafts: Mapping[Any, Any]) -> Iterator[Any]:
     """Yields the drafts of a namespace's threads, of all that a batch has."""
@@ -197,7 +257,8 @@ def _drafts_of(namespace: str, drafts: Mapping[Any, Any]) -> Iterator[Any]:
             yield draft
 
 
-def _exceeded(what: str, namespace: str, maximum: int, used: int) -> QuotaExceeded:
+def _exceeded(what: str, namespace: str, maximum: int, used: int, more: int = 1) -> QuotaExceeded:
     events.limits[what] += 1
-    message = f"namespace {namespace!r} may take {maximum:,} {what}, and takes {used:,}; delete or prune something"
+    taken = f"takes {used:,}, and this would take {more:,} more" if more > 1 else f"and takes {used:,}"
+    message = f"namespace {namespace!r} may take {maximum:,} {what}, {taken}; delete or prune something"
     return QuotaExceeded(message, limit=what, namespace=namespace, maximum=maximum, used=used)
