@@ -457,6 +457,55 @@ def test_a_version_that_goes_while_its_snapshot_is_made(desk: Desk, monkeypatch:
     desk.check()
 
 
+def test_replaced_entries_make_no_crumbs(desk: Desk) -> None:
+    """A log whose old entries are replaced by a little larger ones, again and again, has as many segments as before."""
+    desk.grow(60)
+    before = len(desk.segments())
+    for size in (420, 540, 660):
+        for index in range(0, 50, 28):
+            desk.log[index] = f"{index:06} {os.urandom(size // 2).hex()}"
+            value = Value(data=desk.log[index].encode())
+            desk.edit(Diff(edits=[Edit(replace_entry=ReplaceEntry(log="messages", index=index, value=value))]))
+            settle(desk.store)
+        desk.grow(20)
+    assert len(desk.segments()) <= before + sum(map(len, desk.log[60:])) // codec.SEGMENT_BYTES + 1
+    desk.check()
+
+
+def test_segments_that_only_memory_names_stay(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their version was pruned after the version that stays had got a snapshot, which was made without them."""
+    end = desk.store.context.cache.end_sealing
+
+    def pruned_before(*arguments: object) -> None:
+        monkeypatch.undo()
+        shrink_segments(monkeypatch)
+        last = get(desk.store).head.last_version
+        desk.store.pruner.prune(PruneThreadRequest(**PLACE, versions=spans_of(Ranges([(1, last - 1)]))))
+        end(*arguments)  # type: ignore[arg-type]
+
+    seal = module.seal_segments
+
+    def saved_meanwhile(*arguments: object) -> module.Sealed:
+        found = seal(*arguments)  # type: ignore[arg-type]
+        desk.append()
+        return found
+
+    monkeypatch.setattr(desk.store.context.cache, "end_sealing", pruned_before)
+    monkeypatch.setattr("stateward_sidecar.store.versions.snapshots.seal_segments", saved_meanwhile)
+    desk.grow(1)
+    while not get(desk.store).pruned.pairs():
+        desk.grow(1)
+    monkeypatch.setattr(blobsweep, "KEPT_S", -10)
+    assert desk.segments()
+    for is_left in (True, False):
+        sweeper = blobsweep.BlobSweeper(desk.store.context, desk.store.threads)
+        sweeper.sweep(lambda each: desk.store.context.writer.submit(each, wait=True).wait())
+        assert bool(files(desk.store)) == is_left
+        assert read(desk.store) == desk.log
+        desk.forget()
+    desk.check()
+
+
 def test_a_burst_that_ends_while_a_snapshot_is_made(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it appended becomes segments, though no save follows."""
     seal = module.seal_segments

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -30,18 +31,17 @@ def install(where: str, nth: int) -> None:
     *holders, name = path.split(".")
     for holder in holders:
         owner = getattr(owner, holder)
-    function, calls = getattr(owner, name), 0
+    function, calls = getattr(owner, name), itertools.count(1)
 
     @functools.wraps(function)
     def faulty(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == nth and moment == "<":
+        mine = next(calls)  # several threads may be in it at once
+        if mine == nth and moment == "<":
             os.kill(os.getpid(), signal.SIGKILL)
-        if calls == nth and moment == "~":
+        if mine == nth and moment == "~":
             time.sleep(PAUSE_S)
         result = function(*args, **kwargs)
-        if calls == nth and moment == ">":
+        if mine == nth and moment == ">":
             os.kill(os.getpid(), signal.SIGKILL)
         return result
 

@@ -8,6 +8,9 @@ from stateward_sidecar.codec import state
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.versions import snapshots
 
+# The environment of a daemon with segments of 4 KiB (tests/archive_faults/patched).
+SMALL = {"ARCHIVE_FAULTS_SEGMENTS": "4096,1024"}
+
 
 def shrink_segments(patch: pytest.MonkeyPatch, segment_bytes: int = 4096, kept_bytes: int = 1024) -> None:
     """Makes segments of this size, of all but so many of the newest bytes of a log."""

@@ -1,6 +1,7 @@
-"""Runs at the start of a daemon under test: makes it impatient, gives it a wall clock that jumps, or the next format.
+"""Runs at the start of a daemon under test: makes it impatient, gives it a wall clock that jumps, small segments,
+or the next format.
 
-Only what the environment names is changed, and only clocks, times and numbers of formats are.
+Only what the environment names is changed, and only clocks, times, sizes and numbers of formats are.
 """
 
 from __future__ import annotations
@@ -56,6 +57,14 @@ def _forget_blobs(kept_s: float) -> None:
     blobsweep.KEPT_S, blobsweep.INTERVAL_S = kept_s, 0  # type: ignore[assignment]
 
 
+def _shrink_segments(segment_bytes: int, kept_bytes: int) -> None:
+    """Logs have segments from a few kilobytes on. Modules read these sizes where they stand."""
+    from stateward_sidecar.codec import state
+
+    state.SEGMENT_BYTES, state.KEPT_BYTES = segment_bytes, kept_bytes
+    state.TAIL_BYTES = segment_bytes + kept_bytes
+
+
 if given := os.environ.get("ARCHIVE_FAULTS_PATIENCE_S"):
     _be_impatient(float(given))
 if given := os.environ.get("ARCHIVE_FAULTS_CLOCK"):
@@ -66,3 +75,5 @@ if os.environ.get("ARCHIVE_FAULTS_NEXT_FORMAT"):
     _become_newer()
 if given := os.environ.get("ARCHIVE_FAULTS_BLOBS_KEPT_S"):
     _forget_blobs(float(given))
+if given := os.environ.get("ARCHIVE_FAULTS_SEGMENTS"):
+    _shrink_segments(*map(int, given.split(",")))

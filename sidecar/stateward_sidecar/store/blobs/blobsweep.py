@@ -2,8 +2,8 @@
 
 A blob is named if the edits of a retained version put it into the state, or if the snapshot of a retained version holds
 it. This is never less than the blobs that retained states name: a blob from before the oldest retained version is in
-the snapshot of that version. An unnamed blob stays for a day after it was last written, because its writer may not have
-saved yet.
+the snapshot of that version. A segment of a log also stays as long as a state in memory names it. An unnamed blob stays
+for a day after it was last written, because its writer may not have saved yet.
 
 An image has all blobs of its thread, so rows of other blobs go: their blobs were collected elsewhere, or written anew.
 """
@@ -189,6 +189,10 @@ class BlobSweeper:
             old = [row for row in old if row.record.sha256 not in named]
             if not old and tip == searched[0]:
                 self._all_named[number] = searched
+            if any(row.record.is_segment for row in old):
+                # A state in memory may have segments of a snapshot that was pruned: see ``Cache.end_sealing``.
+                held = self._context.cache.named_segments(number)
+                old = [row for row in old if row.record.sha256 not in held]
             hooks = self._context.archive
             if not old or (hooks is not None and hooks.is_away()) or not is_still_ours(self._context, thread):
                 return

@@ -162,10 +162,13 @@ def _pieces(entries: Entries, tail: list[bytes]) -> Iterator[Run]:
                 waiting, waiting_bytes = [], 0
             yield run
             continue
+        left_bytes = run.size_bytes
         for item in run.items:
             waiting.append(item)
             waiting_bytes += len(item)
-            if waiting_bytes >= size_bytes:
+            left_bytes -= len(item)
+            # An entry that was replaced by a larger one splits no crumb off.
+            if waiting_bytes >= size_bytes and not 0 < left_bytes < size_bytes // 2:
                 yield LooseRun(waiting, waiting_bytes)
                 waiting, waiting_bytes = [], 0
     left_bytes = entries.size_bytes - entries.runs.size_bytes

@@ -246,6 +246,19 @@ class Cache:
             if held is not None and held[0] is sealing:
                 self._pop(("sealing", thread, 0))
 
+    def named_segments(self, thread: int) -> set[bytes]:
+        """Returns the segments that states of a thread in memory name. Looks at all items."""
+        with self._lock:
+            held = [item for key, (item, _) in self._items.items() if isinstance(key, tuple) and key[1] == thread]
+        found = set[bytes]()
+        for item in held:
+            if isinstance(item, StateTree):
+                runs = [log.entries.runs for log in item.logs.values()]
+            else:
+                runs = list((item.runs or {}).values()) if isinstance(item, Sealing) else []
+            found.update(segment.digest for each in runs for segment in each.segments())
+        return found
+
     def segment(self, thread: int, digest: bytes) -> Sequence[bytes] | None:
         """Returns the entries of a segment; None if they are not cached."""
         found = self._get(("segment", thread, digest))
