@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -180,15 +180,19 @@ class Waits:
         finally:
             del self._ends_at[key]
 
-    async def gather(self, *calls: Awaitable[T], return_exceptions: bool) -> list[T | BaseException]:
-        """One after the other, each to its end."""
+    async def gather(self, *calls: Coroutine[Any, Any, T], return_exceptions: bool) -> list[T | BaseException]:
+        """One after the other, each to its end. If the process dies in one, the others do not begin."""
         assert return_exceptions
         found = list[T | BaseException]()
-        for call in calls:
-            try:
-                found.append(await call)
-            except Exception as error:  # noqa: BLE001  (as asked)
-                found.append(error)
+        try:
+            for call in calls:
+                try:
+                    found.append(await call)
+                except Exception as error:  # noqa: BLE001  (as asked)
+                    found.append(error)
+        finally:
+            for call in calls:
+                call.close()
         return found
 
     def sleep(self, seconds: float) -> None:

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from tests.crash.faulty_daemon import FaultyDaemon
+from tests.daemon.process import started_with
+from tests.daemon.store import opened
+
+from stateward.testing import Daemon
 from stateward_sidecar.codec import state
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.blobs.blobrows import list_blobs
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread.thread import rows
 from stateward_sidecar.store.versions import snapshots
 
+SEGMENTS = "ARCHIVE_FAULTS_SEGMENTS"
 # The environment of a daemon with segments of 4 KiB (tests/archive_faults/patched).
-SMALL = {"ARCHIVE_FAULTS_SEGMENTS": "4096,1024"}
+SMALL = {SEGMENTS: "4096,1024"}
+
+
+class SmallDaemon(Daemon):
+    """A daemon whose logs have segments of 4 KiB, at each start."""
+
+    def start(self) -> None:
+        """As of the class."""
+        with started_with(SMALL):
+            super().start()
+
+
+class SmallFaultyDaemon(FaultyDaemon):
+    """One that may die at a place."""
+
+    def start(self) -> None:
+        """As of the class."""
+        with started_with(SMALL):
+            super().start()
+
+
+def count_segments(data_dir: Path, key: bytes) -> int:
+    """How many segments the threads of a daemon that does not run have."""
+    with opened(data_dir, key=key) as store, store.context.engine.read() as txn:
+        numbers = [layout.marked_thread(row) for row, _ in rows(txn, b"Q")]
+        threads = [thread for number in numbers if (thread := store.threads.by_number(txn, number)) is not None]
+        return sum(row.record.is_segment for thread in threads for row in list_blobs(txn, thread.identity))
 
 
 def shrink_segments(patch: pytest.MonkeyPatch, segment_bytes: int = 4096, kept_bytes: int = 1024) -> None:

@@ -67,7 +67,10 @@ def report(verdicts: list[Verdict], seconds: float, *, counts: bool) -> None:
     for name, number in sorted(total.items()) if counts else ():
         say(f"{number:>9,}  {name}")
     bad = sum(bool(verdict.violations) for verdict in verdicts)
-    say(f"{len(verdicts)} histories, {total['operations']:,} operations, {bad} bad, {seconds:.0f} s")
+    say(
+        f"{len(verdicts)} histories, {total['operations']:,} operations, {total['copy']:,} copies, "
+        f"{total['segments']:,} segments at the end, {bad} bad, {seconds:.0f} s"
+    )
 
 
 def say(text: str) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from tests.daemon.segments import count_segments
 from tests.histories import calls, gone
 from tests.histories.calls import LOG, PAGE_BYTES
 from tests.histories.contents import Objects, look
+from tests.histories.copies import Copies
 from tests.histories.machines import Machine
 from tests.histories.nemesis import orphans_of
 from tests.histories.recorder import Recorder, Words
@@ -33,12 +35,12 @@ class Ending:
 
     def __init__(
         self, machines: Sequence[Machine], fresh: Machine | None, threads: Sequence[str], recorder: Recorder,
-        words: Words, agree_within_s: float,
+        words: Words, agree_within_s: float, copies: Copies,
     ) -> None:  # fmt: skip
         self._machines, self._fresh, self._threads = machines, fresh, threads
         self._all = [*machines, fresh] if fresh is not None else list(machines)
         self._recorder, self._words = recorder, words
-        self._agree_within_s = agree_within_s
+        self._agree_within_s, self._copies = agree_within_s, copies
 
     def record(self, *, is_whole: bool, ledger: gone.Ledger | None = None) -> None:
         """Waits until everything is quiet, then writes down what is there. ``is_whole``: no bucket was set back;
@@ -55,12 +57,15 @@ class Ending:
         for machine in self._all:
             for thread in self._threads:
                 self.final(machine, thread)
+            self._copies.look(machine, CALL_S)
             if ledger is not None:
                 gone.read(machine, ledger, CALL_S, is_end=True)
         if is_whole:
             self.verify()
         for machine in self._all:
             machine.stop()
+            if machine.has_segments:
+                self._recorder.counts["segments"] += count_segments(machine.data_dir, machine.key)
             for complaint in machine.complaints:
                 self._recorder.write("finding", machine=machine.name, thread="", text=complaint)
 
@@ -68,7 +73,7 @@ class Ending:
         """All machines gave their threads up. One that knows all keys prunes them, and collects what nobody needs."""
         assert self._fresh is not None
         self._fresh.start()
-        for thread in self._threads:
+        for thread in (*self._threads, *self._copies.asked):
             self.prune(self._fresh, thread)
         request = CollectGarbageRequest(grace=Duration())
         try:

@@ -8,13 +8,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.bucket.conftest import s3_environment
 from tests.daemon.process import started_with
+from tests.daemon.segments import SEGMENTS
 from tests.daemon.wire import Wire
 from tests.histories.weather import Weather
 
@@ -22,6 +23,7 @@ from stateward.testing import Daemon
 
 STORM_LASTS_S = 5.0
 START_ATTEMPTS = 5
+NOTHING: Mapping[str, str] = {}
 BLOBS_KEPT_S = "3"  # a blob that nothing names
 _starting = threading.Lock()  # a daemon gets its environment from this process
 
@@ -34,7 +36,7 @@ class Machine:
 
     def __init__(
         self, name: str, directory: Path, key: str, weather: Weather | None, patience_s: float,
-        flags: dict[str, Any],
+        flags: dict[str, Any], environment: Mapping[str, str] = NOTHING,
     ) -> None:  # fmt: skip
         self.name, self.weather = name, weather
         self._directory, self._flags = directory / name, flags
@@ -48,6 +50,7 @@ class Machine:
         self.set_clock(0)
         self._slept.write_text("0")
         self._environment = {"ARCHIVE_FAULTS_PATIENCE_S": str(patience_s), "ARCHIVE_FAULTS_BLOBS_KEPT_S": BLOBS_KEPT_S}
+        self._environment |= environment
         self._environment |= {"ARCHIVE_FAULTS_CLOCK": str(self._clock), "ARCHIVE_FAULTS_SLEPT": str(self._slept)}
         if weather is not None:
             self._environment |= s3_environment(weather.url)
@@ -139,6 +142,11 @@ class Machine:
     @property
     def is_newer(self) -> bool:
         return "ARCHIVE_FAULTS_NEXT_FORMAT" in self._environment
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether its logs have small segments."""
+        return SEGMENTS in self._environment
 
     @property
     def data_dir(self) -> Path:

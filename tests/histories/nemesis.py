@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 from tests.histories.calls import PAGE_BYTES
+from tests.histories.copies import Copies
 from tests.histories.machines import Machine
 from tests.histories.recorder import Recorder
 
@@ -35,12 +36,12 @@ class Nemesis:
 
     def __init__(
         self, machines: Sequence[Machine], threads: Sequence[str], recorder: Recorder, seed: object,
-        evils: dict[str, int], bucket: Path | None = None,
+        evils: dict[str, int], bucket: Path | None = None, copies: Copies | None = None,
     ) -> None:  # fmt: skip
         self._machines, self._threads, self._recorder = machines, threads, recorder
         self._dice = random.Random(f"{seed} nemesis")
         self._evils = evils
-        self._bucket = bucket
+        self._bucket, self._copies = bucket, copies
         self._copy: Path | None = None
         self._times = 0
         self.over = threading.Event()
@@ -159,6 +160,15 @@ class Nemesis:
         request.version.version = 1
         with suppress(grpc.RpcError):
             machine.wire.checkpoints.Hydrate(request, timeout=CALL_S)
+
+    def copy(self) -> None:
+        """Forks a thread, or prunes what was forked."""
+        machine, thread = self._pick()
+        if self._copies is not None:
+            if self._dice.random() < 0.5:
+                self._copies.prune(machine, self._dice)
+            else:
+                self._copies.make(machine, thread, self._dice)
 
     def slow_detach(self) -> None:
         """A thread is given up while the bucket takes its time; the clients go on saving."""

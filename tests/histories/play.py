@@ -12,9 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.daemon.segments import SMALL
 from tests.histories import gone
 from tests.histories.clients import Client
 from tests.histories.contents import Directory, Objects, Server
+from tests.histories.copies import Copies
 from tests.histories.ending import Ending
 from tests.histories.machines import Machine
 from tests.histories.nemesis import Nemesis
@@ -28,6 +30,8 @@ CLIENTS = 4
 # check that takes long. And how long while the bucket does not answer: a storm, and the patience of a request.
 STALE_MARGIN_S, STALE_IN_STORM_S = 1.0, 8.0
 PATIENCE_S = 90.0
+# So many histories have segments of a few kilobytes in their logs (tests/daemon/segments.py).
+SEGMENTS_SHARE = 0.75
 
 
 def play(
@@ -55,7 +59,7 @@ def _play(
     seed: int, scenario: Scenario, recorder: Recorder, directory: Path, stack: ExitStack, dice: random.Random,
     server: str | None, operations: int | None, stale_s: float,
 ) -> None:  # fmt: skip
-    machines = _machines(scenario, directory, stack, dice, server)
+    machines = _machines(seed, scenario, directory, stack, dice, server)
     fresh = machines.pop() if scenario.archive else None
     threads = [f"t{number}" for number in range(dice.randint(1, scenario.threads))]
     if len(threads) > 1 and scenario.machines > 1 and dice.random() < 0.5:
@@ -74,7 +78,8 @@ def _play(
         gone.LateWriter(number, machines, ledger, recorder, seed, is_over, operations or habits.operations)
         for number in range(scenario.late_writers)
     ]
-    nemesis = Nemesis(machines, threads, recorder, seed, scenario.evils, directory / "bucket")
+    copies = Copies(recorder, words, bool(scenario.archive))
+    nemesis = Nemesis(machines, threads, recorder, seed, scenario.evils, directory / "bucket", copies)
     working = [*clients, *late]
     for client in working:
         client.start()
@@ -82,7 +87,7 @@ def _play(
     for client in working:
         if client.error is not None:
             raise client.error
-    ending = Ending(machines, fresh, threads, recorder, words, stale_s + 2)
+    ending = Ending(machines, fresh, threads, recorder, words, stale_s + 2, copies)
     is_whole = scenario.promise != "set back"
     ending.record(is_whole=is_whole, ledger=ledger if late else None)
     if fresh is not None and is_whole:
@@ -90,7 +95,7 @@ def _play(
 
 
 def _machines(
-    scenario: Scenario, directory: Path, stack: ExitStack, dice: random.Random, server: str | None
+    seed: int, scenario: Scenario, directory: Path, stack: ExitStack, dice: random.Random, server: str | None
 ) -> list[Machine]:
     """The machines of a history; with an archive, one more that nobody has used before the end."""
     flags: dict[str, Any] = {"log_level": "warning", "grace": "2", "sweep_interval": "1"}
@@ -102,6 +107,7 @@ def _machines(
         }  # fmt: skip
     patience_s = dice.choice(scenario.patience_s)
     key, made = secrets.token_hex(32), []
+    environment = SMALL if random.Random(f"{seed} segments").random() < SEGMENTS_SHARE else {}
     for name in ("A", "B", "C")[: scenario.machines] + (("fresh",) if scenario.archive else ()):
         weather: Weather | None = None
         if scenario.archive == "s3":
@@ -109,7 +115,7 @@ def _machines(
             weather = stack.enter_context(running_weather(server, random.Random(dice.random())))
             weather.put_bytes_s = scenario.put_bytes_s
         own = {"owner_id": name} if scenario.says_owner and scenario.archive else {}
-        machine = Machine(name, directory, key, weather, patience_s, {**flags, **own})
+        machine = Machine(name, directory, key, weather, patience_s, {**flags, **own}, environment)
         stack.callback(machine.close)
         made.append(machine)
     return made

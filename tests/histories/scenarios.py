@@ -9,8 +9,8 @@ from tests.histories.clients import Habits
 from tests.histories.pictures import HUGE_BYTES
 
 CLOCKS = {"turn_clock": 2, "sleep": 1}
-PROCESSES = {"kill": 4, "stop": 2, "pause": 1, **CLOCKS}
-HANDS = {"take_over": 5, "detach": 3, "away": 2, "kill": 3, "stop": 2, "pause": 2, "look_back": 2, **CLOCKS}
+PROCESSES = {"kill": 4, "stop": 2, "pause": 1, "copy": 4, **CLOCKS}
+HANDS = {"take_over": 5, "detach": 3, "away": 2, "kill": 3, "stop": 2, "pause": 2, "look_back": 2, "copy": 6, **CLOCKS}
 DISKS = {"lose_disk": 1, "delete_here": 2}
 WIRES = {"storm": 4, "cut": 2, "slow_heads": 2, "slow_detach": 3, "throttle": 2, "slow_wire": 2}
 

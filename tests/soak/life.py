@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.crash.faulty_daemon import FaultyDaemon
+from tests.daemon.segments import SmallFaultyDaemon
 from tests.soak.desk import NAMESPACE, made_of
 from tests.soak.device import VOLATILE, Device
 from tests.soak.ledger import HAS_ARCHIVE, Book, Ledger, hash_state, read_book, read_lines
@@ -46,12 +47,12 @@ class Recorded:
 def make_daemon(
     directory: Path, root: Path, short: Path, *, has_archive: bool = False, data: str = "data"
 ) -> FaultyDaemon:
-    """Its data, its key file and its bucket lie below the root, and it makes all of them."""
+    """Its data, its key file and its bucket lie below the root, and it makes all of them. Its logs have segments."""
     archive = (
         {"archive": f"file://{root / 'bucket'}", "archive_interval": "0.2", "archive_lease": "1"} if has_archive else {}
     )
-    key_file = root / "config" / "key"
-    daemon = FaultyDaemon(short, root / "state" / data, log_level="error", key_file=key_file, **archive)
+    own = {"key-file": root / "config" / "key"}  # the last one counts; `key_file` would be made by the test
+    daemon = SmallFaultyDaemon(short, root / "state" / data, log_level="error", **own, **archive)
     daemon.key_file = directory / "unused.key"
     return daemon
 

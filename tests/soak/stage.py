@@ -10,13 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tests.daemon.segments import SmallDaemon
 from tests.soak.ledger import Book
 from tests.soak.memory import Memory
 from tests.soak.onlookers import Tail, Traveller, Watcher
 from tests.soak.processes import make_agents
 from tests.soak.small_disk import SmallDisk
-
-from stateward.testing import Daemon
 
 THREADS_MAX = 6
 PROGRESS_EVERY_S = 10.0
@@ -34,7 +33,7 @@ class CampaignStage:
         self.findings: list[str] = []
         self.disk = SmallDisk(directory / "disk")
         data = self.disk.directory / "data"
-        self.daemon = Daemon(short, data, log_level="warning", sweep_interval=SWEEP_S, **self.disk.flags)
+        self.daemon = SmallDaemon(short, data, log_level="warning", sweep_interval=SWEEP_S, **self.disk.flags)
         self.daemon.key_file = directory / "key"  # the disk may be full
         self.memory = Memory()
         self.agents = make_agents(directory, self.daemon.target, agents, seed, THREADS_MAX)

@@ -7,10 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.daemon.segments import count_segments
 from tests.soak.device import PAGE_BYTES, SECTOR_BYTES, Chance, Device
 from tests.soak.life import Recorded, record
 from tests.soak.losses import Losses, choose_cuts, lose
 from tests.soak.recording import Kind, Operation, build, why_not
+
+from stateward_sidecar.storage.secretfiles import read_key_file
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "recording works here")
 WORK_S = 1.5
@@ -36,6 +39,8 @@ def test_the_recorder_sees_all_that_happens_to_the_files(recorded: Recorded, tmp
     for path in sorted(recorded.root.rglob("*")):
         if path.is_file() and path.name != "lock.mdb":
             assert (tmp_path / "again" / path.relative_to(recorded.root)).read_bytes() == path.read_bytes()
+    key = read_key_file(recorded.root / "config" / "key")
+    assert count_segments(tmp_path / "again" / "state" / "data", key) > 3, "losses are to fall on segments, too"
     kinds = {operation.kind for operation in recorded.operations}
     assert {Kind.CREATE, Kind.WRITE, Kind.SYNC, Kind.LINK, Kind.UNLINK, Kind.MKDIR, Kind.ALLOCATE} <= kinds
     assert any(operation.is_dsync for operation in recorded.operations), "LMDB writes its meta page through O_DSYNC"
