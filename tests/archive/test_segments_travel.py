@@ -85,10 +85,14 @@ def test_a_call_that_gets_further_is_tried_again() -> None:
 
 
 def test_a_copy_on_another_machine(machines: Fleet, log: list[str]) -> None:
-    """It fetches what the copy needs, and the copy outlives the thread."""
-    client = machines.client(machines.machine("other"), retry_timeout=0)
+    """It fetches what the copy needs, once for both, and the copy outlives the thread."""
+    other = machines.machine("other")
+    client = machines.client(other, retry_timeout=0)
     client.thread("job").archive.attach(take_over=True)
     client.thread("job").fork("copy")
+    files = [path.stat() for path in (other.data_dir / "blobs").rglob("*") if path.is_file()]
+    assert len(files) >= 6
+    assert all(each.st_nlink == 2 for each in files)
     client.thread("job").delete()
     assert entries(client, "copy") == log
     client.thread("copy").append("l", "on", durability=Durability.ARCHIVED)

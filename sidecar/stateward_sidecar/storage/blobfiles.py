@@ -120,9 +120,9 @@ class BlobFiles:
     def duplicate(self, uid: bytes, copy_uid: bytes, blob_id: bytes, size_bytes: int) -> None:
         """Gives a thread the file that another thread has. The caller calls ``sync_names`` before a row names it.
 
-        A second name for the same file costs nothing. A file that was fetched for readers is copied, because it goes
-        when nobody reads it, and so is one on a file system without such names. Raises FileNotFoundError, DiskFull,
-        Corrupt if the file does not have ``size_bytes``.
+        A second name for the same file costs nothing. A file that was fetched for readers gets one, too: it goes only
+        while another sidecar owns the copy, and then the archive has what the copy has. The file is copied on a file
+        system without such names. Raises FileNotFoundError, DiskFull, Corrupt if the file does not have ``size_bytes``.
         """
         path = self.path(uid, blob_id)
         found = path.stat()
@@ -133,16 +133,15 @@ class BlobFiles:
                 self._fresh.add(blob_id)
         target = self.path(copy_uid, blob_id)
         target.parent.mkdir(mode=MODE_DIRECTORY, parents=True, exist_ok=True)
-        if found.st_mode & stat.S_IWUSR:
-            try:
-                os.link(path, target)
-            except FileExistsError:
-                return
-            except OSError as error:
-                if is_disk_full(error):
-                    raise DiskFull("the disk is full; nothing was written") from None
-            else:
-                return
+        try:
+            os.link(path, target)
+        except FileExistsError:
+            return
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull("the disk is full; nothing was written") from None
+        else:
+            return
         new = self.create(copy_uid, blob_id)
         try:
             with path.open("rb", buffering=0) as file:
