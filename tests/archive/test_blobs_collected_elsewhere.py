@@ -154,6 +154,32 @@ def test_an_owner_forgets_what_its_successor_collected(place: Town) -> None:
     assert read(place.machine("third")) == CONTENT
 
 
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_collection_that_was_not_archived(place: Town, *, is_written: bool) -> None:
+    """Nobody wrote its entry. If another machine goes on without it, there is nothing to keep apart; a version that was
+    saved after it is kept."""
+    first, second = place.machine("first"), place.machine("second")
+    begin(first)
+    prune(first, 1)
+    first.ship_now()
+    place.time.sleep(BLOB_KEPT_S + 1)
+    common = first.thread().head.tip_sequence
+    first.sweep()
+    assert first.thread().head.tip_sequence == common + 1
+    if is_written:
+        first.put("mine")
+    take(second)
+    second.put("theirs")
+    second.ship_now()
+    first.ship_now()
+    assert len(first.orphans()) == is_written
+    assert first.words() == second.words()
+    if is_written:
+        assert first.words(first.orphans()[0])[-1] == "mine"
+    check_healthy(second)
+    assert first.findings() == []
+
+
 def test_a_healthy_thread_stays_whole_after_a_takeover(place: Town) -> None:
     """Export, copy, restore and both verifies pass on every machine, also if nobody writes the blob again."""
     first, second = place.machine("first"), place.machine("second")

@@ -43,6 +43,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.journal.finding import fenced
+from stateward_sidecar.store.kinds.unchanged import is_own
 from stateward_sidecar.store.thread.thread import Thread, write_archive_row
 from stateward_sidecar.store.thread.threads import not_found
 from stateward_sidecar.store.travel.fetched import is_entry
@@ -405,6 +406,8 @@ class Reconciler:
         row.head.tip_sequence = judgement.common_sequence
         row.head.tip_digest = state.outbox.digest_at(identity, judgement.common_sequence)
         orphan, tip = state.orphans.set_aside(thread, judgement.common_sequence, row)
+        if orphan and self._drop_own(identity.namespace, orphan, judgement.common_sequence):
+            orphan = ""
         error = fenced(thread.name, head, judgement.common_sequence, orphan)
         if orphan:
             state.fenced[identity.namespace, thread.name] = error
@@ -417,6 +420,18 @@ class Reconciler:
             security.note(TAKEN, "another sidecar took a thread", uid=identity.uid_text, epoch=head.epoch)
         state.waiters.archived(thread.number, judgement.common_sequence)
         state.waiters.failed(thread.number, error)
+
+    def _drop_own(self, namespace: str, orphan: str, common_sequence: int) -> bool:
+        """Deletes an orphan in which nobody wrote anything after the common entry: the daemon made segments of logs, or
+        removed blobs. Returns whether it did. The archive has all the rest."""
+        store = self._state.store
+        with store.context.engine.read() as txn:
+            found = store.threads.find(txn, namespace, orphan)
+            if found is None or not is_own(txn, found, common_sequence):
+                return False
+        request = DeleteThreadRequest(namespace=namespace, thread=orphan, allow_missing=True)
+        store.context.writer.submit(Write(run=store.deleter.delete(request), frees_space=True), wait=True).wait()
+        return True
 
     def _delete(self, thread: Thread) -> None:
         """Another sidecar deleted the thread: deletes this disk's copies and destroys its key."""

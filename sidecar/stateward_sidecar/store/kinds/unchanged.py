@@ -32,7 +32,7 @@ def check_unchanged(
     if not expected or (expected == head.tip_sequence and digest in (b"", bytes(head.tip_digest))):
         return
     is_recent = 0 < head.tip_sequence - expected <= OWN_ENTRIES_MAX
-    if is_recent and digest in (b"", digest_at(txn, draft.identity, expected)) and _is_own(txn, draft, expected):
+    if is_recent and digest in (b"", digest_at(txn, draft.identity, expected)) and is_own(txn, draft, expected):
         return
     wanted = f"entry {expected}" + (" with another digest" if expected == head.tip_sequence else "")
     raise VersionMismatch(
@@ -41,9 +41,11 @@ def check_unchanged(
     )
 
 
-def _is_own(txn: lmdb.Transaction, draft: ThreadDraft | Thread, after: int) -> bool:
-    """Whether the daemon made all entries after one by itself."""
+def is_own(txn: lmdb.Transaction, draft: ThreadDraft | Thread, after: int) -> bool:
+    """Whether the daemon made all entries after one by itself, and these are few."""
     identity = draft.identity
+    if draft.head.tip_sequence - after > OWN_ENTRIES_MAX:
+        return False
     for sequence in range(after + 1, draft.head.tip_sequence + 1):
         record = blocks.get_entry(txn, identity.keys, sequence)
         if record is None:
