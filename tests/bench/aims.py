@@ -106,7 +106,7 @@ def _save_path(report: Report) -> list[Aim]:
         Aim("CPU by save with metrics, x without", 1.03, report.section("watched").find(watched.WITH, "", "x_off")),
         Aim("hydrate of 10 KB, x echo", 1.15, hydrate.find(STUB, "10 KB", "x_echo")),
         Aim("hydrate of 1 MB, Python client, x raw stub", 1.6, _ratio(decoded, raw)),
-        Aim("on disk, all recorded runs, x message bytes", 0.95, disk.find(STUB, disks.ALL, "x_messages")),
+        Aim("on disk, all recorded runs, x message bytes", 0.85, disk.find(STUB, disks.ALL, "x_messages")),
         Aim("on disk, runs of tau-bench, x message bytes", 1.2, disk.find(STUB, disks.SHORT, "x_messages")),
         Aim("start to first hydrate, 10,000 threads", 0.4, start.get("first_hydrate_s"), "s"),
         *_opening(report),
@@ -192,6 +192,7 @@ def _logs(report: Report) -> list[Aim]:
             Aim(f"{case} of a long log, x a short one", 1.1, section.find(logs.LARGE, case, "x_small"))
             for case in (logs.APPEND, logs.HYDRATE)
         ),
+        Aim("stored, a long transcript, x message bytes", 0.35, section.find(logs.LARGE, logs.TRANSCRIPT, "x_new")),
         Aim("memory for a long log", 64, None if grown is None else grown / (1 << 20), "MiB"),
     ]
 

@@ -4,7 +4,8 @@ happens to the thread."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmdb
@@ -165,16 +166,21 @@ def test_a_log_that_grows_is_whole(tmp_path: Path) -> None:
         assert len(files(store)) == len(desk.segments())
 
 
-def test_saves_while_segments_are_made(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions that are made meanwhile get the same segments, and none is made twice."""
-    seal = module.seal_segments
+@pytest.mark.parametrize(
+    "step", ["store.versions.snapshots.seal_segments", "store.thread.cache.Cache.begin_sealing"]
+)
+def test_saves_while_segments_are_made(desk: Desk, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Versions that are made meanwhile, and before the sealing is noted, get the same segments, and none is made
+    twice."""
+    place = f"stateward_sidecar.{step}"
+    slowed: Callable[..., object] = pkgutil.resolve_name(place)
 
-    def slow(*arguments: object) -> module.Sealed:
+    def slow(*arguments: object) -> object:
         for _ in range(2):
             desk.append()
-        return seal(*arguments)  # type: ignore[arg-type]
+        return slowed(*arguments)
 
-    monkeypatch.setattr("stateward_sidecar.store.versions.snapshots.seal_segments", slow)
+    monkeypatch.setattr(place, slow)
     for _ in range(60):
         desk.append()
         settle(desk.store)

@@ -10,13 +10,14 @@ from itertools import islice
 from pathlib import Path
 
 from tests.bench.field import Field
-from tests.bench.payload import Payload
+from tests.bench.payload import Payload, load_all_runs
 from tests.bench.processes import HAS_PROC, anonymous_bytes
 from tests.bench.report import Section
 from tests.bench.rounds import p50_ms, take_turns, timed
 from tests.bench.sections import Effort
 
 from stateward import Client
+from stateward.values import JSON, RawValue
 
 ENTRY_BYTES, SMALL_ENTRIES, LARGE_ENTRIES, QUICK_ENTRIES = 10_000, 100, 100_000, 3000
 TOGETHER = 20
@@ -24,11 +25,12 @@ TAIL = 50
 SMALL, LARGE = "stateward, small log", "stateward, large log"
 NAME = "messages"
 APPEND, HYDRATE, FORK, READ, MEMORY, DISK = "append", "hydrate of the tail", "fork", "read whole", "memory", "on disk"
+TRANSCRIPT, BY_MESSAGE = "transcript on disk, 20 messages a save", "transcript on disk, one message a save"
+QUICK_MESSAGES = 200
 
 
 def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]:
-    """Both logs in turn, in a daemon of their own."""
-    del payload
+    """Both logs in turn, in a daemon of their own; then one log of all recorded messages."""
     section = Section("logs", "a log of a gigabyte")
     count = QUICK_ENTRIES if effort.quick else LARGE_ENTRIES
     texts = _texts()
@@ -49,6 +51,10 @@ def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]
         section.add(LARGE, "filled", mb_per_s=new_bytes / 1e6 / fill_s)
         section.add(LARGE, MEMORY, grown_bytes=grown)
         section.add(LARGE, DISK, x_new=_disk_bytes(daemon.data_dir) / new_bytes)
+    messages = [RawValue(JSON, message) for run in _runs(payload) for message in run]
+    messages = messages[: QUICK_MESSAGES if effort.quick else None]
+    for case, together in ((TRANSCRIPT, TOGETHER), (BY_MESSAGE, 1)):
+        section.add(LARGE, case, x_new=_store(field, case, messages, together))
     section.notes.append(f"{count:,} entries of {ENTRY_BYTES:,} bytes beside {SMALL_ENTRIES}; memory: what is no file")
     yield section
 
@@ -66,6 +72,21 @@ def _fill(client: Client, name: str, count: int, texts: Iterator[str]) -> None:
         thread.append(NAME, *islice(texts, min(count, TOGETHER)))
         count -= TOGETHER
     time.sleep(0.5)  # what became due is made in the background
+
+
+def _runs(payload: Payload) -> list[list[bytes]]:
+    return [run for runs in load_all_runs().values() for run in runs] or payload.runs
+
+
+def _store(field: Field, case: str, messages: list[RawValue], together: int) -> float:
+    """Appends all messages to one log; returns what they take on disk, by their own bytes."""
+    with field.own_daemon(f"logs-{case[-14:]}") as daemon:
+        with daemon.client() as client:
+            for at in range(0, len(messages), together):
+                client.thread(LARGE).append(NAME, *messages[at : at + together])
+            time.sleep(0.5)
+        daemon.stop()
+        return _disk_bytes(daemon.data_dir) / sum(len(each.data) for each in messages)
 
 
 def _texts() -> Iterator[str]:

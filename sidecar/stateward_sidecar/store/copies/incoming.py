@@ -28,7 +28,7 @@ from stateward_sidecar.store.thread.ranges import Rising
 from stateward_sidecar.store.thread.thread import MAIN
 from stateward_sidecar.store.versions.branches import describe_numbers
 from stateward_sidecar.store.versions.make import check_size
-from stateward_sidecar.store.versions.snapshots import WEIGHT_MIN_BYTES, WEIGHT_SEALED_BYTES
+from stateward_sidecar.store.versions.snapshots import is_due_by_weight
 
 # How many states and dictionaries are kept for later versions. Another state is read back from disk; another dictionary
 # is not used. The newest state stays, however large it is.
@@ -294,8 +294,7 @@ class IncomingVersions:
     def _is_due(self, name: str, packed_bytes: int, tree: StateTree) -> bool:
         """Returns whether a snapshot of this version is due, by weight as in ``snapshots.py``."""
         weight = self._weights[name] = self._weights.get(name, 0) + replay.entry_weight(packed_bytes)
-        least = WEIGHT_SEALED_BYTES if has_segments(tree) else WEIGHT_MIN_BYTES
-        return weight >= max(self._snapshots.get(name, 0), least)
+        return is_due_by_weight(weight, self._snapshots.get(name, 0), is_sealed=has_segments(tree))
 
 
 def _body(version: BackupVersion) -> CheckpointBody:

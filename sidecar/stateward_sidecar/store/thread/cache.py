@@ -138,6 +138,11 @@ class Sealing:
         self.runs: dict[str, Runs] | None = None
         """By name of the log, once a snapshot names them."""
 
+    def is_continued(self, tree: StateTree) -> bool:
+        """Whether a state may have been made from this one: a log of it has its entries in the same list."""
+        logs = ((tree.logs.get(name), log) for name, log in self.tree.logs.items())
+        return any(log is not None and log.entries.is_continued(before.entries) for log, before in logs)
+
     def apply(self, tree: StateTree) -> StateTree:
         """Returns a state of one of the versions with its entries in segments, as far as it has them."""
         logs, runs = dict(tree.logs), self.runs or {}
@@ -223,7 +228,11 @@ class Cache:
     def begin_sealing(self, thread: int, version: int, tree: StateTree) -> Sealing:
         """Notes that the older entries of a state become segments. ``end_sealing`` or ``drop_sealing`` follows."""
         sealing = Sealing(version, tree)
-        self._put(("sealing", thread, 0), sealing, state_bytes(tree))
+        with self._lock:
+            for key, (item, _) in self._items.items():  # saves may have gone on before this
+                if isinstance(key, tuple) and key[:2] == ("state", thread) and isinstance(item, StateTree):
+                    sealing.versions.update([key[2]] if sealing.is_continued(item) else ())
+            self._put_locked(("sealing", thread, 0), sealing, state_bytes(tree))
         return sealing
 
     def end_sealing(self, thread: int, sealing: Sealing, runs: dict[str, Runs]) -> None:

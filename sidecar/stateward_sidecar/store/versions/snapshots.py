@@ -6,11 +6,12 @@ A row marks the snapshot as unfinished until its first piece is put, which is pu
 what a crash or a full disk left. It reads only these rows.
 
 The weight of a branch is the sealed edits since its last snapshot, and 256 bytes for each record. A snapshot is due
-when the weight reaches the size of the last snapshot, and at least 32 KiB. So snapshots at most double the bytes that
-are written, and a replay never reads much more than twice the state. A rule by count would be quadratic.
+when the weight reaches twice the size of the last snapshot, and at least 32 KiB. So snapshots take half as much as the
+weight of all edits at most, and a replay never reads much more than three times the state. A rule by count would be
+quadratic.
 
 A state whose logs have grown also gets a snapshot, and then their older entries become segments (blobs/segments.py).
-Such a snapshot has only the newest entries and the names of segments. It is due by weight only from 256 KiB on, because
+Such a snapshot has only the newest entries and the names of segments. It is due by weight only from 1 MiB on, because
 a replay from it reads no segment.
 
 The state is immutable, so a background worker serializes and compresses it while saves continue. The writer only puts
@@ -118,7 +119,10 @@ def _clearing(context: Context, number: int, version: int) -> Write:
     return Write(run=run, background=True, frees_space=True)
 
 
-WEIGHT_MIN_BYTES, WEIGHT_SEALED_BYTES = 32 << 10, 256 << 10
+WEIGHT_MIN_BYTES, WEIGHT_SEALED_BYTES = 32 << 10, 1 << 20
+# A snapshot repeats what is in the edits. Made after edits of once its size, snapshots took a quarter of the bytes of
+# all recorded runs, and in long runs more than the edits.
+WEIGHT_BY_SIZE = 2
 # A snapshot of a larger state takes memory from the budget: the state in one piece, compressed, and as sealed rows.
 COUNTED_FROM_BYTES, MEMORY_SHARE = 4 << 20, 3
 
@@ -174,7 +178,7 @@ class Snapshots:
         if branch is None or thread.snapshot_pending or thread.is_deleted:
             return
         known = saved.tree if saved is not None and saved.version == branch.version else None
-        is_heavy = branch.weight >= max(branch.snapshot_stored_bytes, WEIGHT_MIN_BYTES)
+        is_heavy = is_due_by_weight(branch.weight, branch.snapshot_stored_bytes)
         if not is_heavy and (known is None or not has_due(known)):
             return
         tree = self._context.cache.state(thread.number, branch.version) or known
@@ -400,6 +404,14 @@ class Snapshots:
             counters.snapshot_bytes += stored_bytes
 
         batch.after_commit.append(count)
+
+
+def is_due_by_weight(weight: int, snapshot_bytes: int, *, is_sealed: bool = False) -> bool:
+    """Whether a snapshot is due after edits of some weight. ``snapshot_bytes``: the size of the last one.
+
+    ``is_sealed``: the logs of the state have segments.
+    """
+    return weight >= max(WEIGHT_BY_SIZE * snapshot_bytes, WEIGHT_SEALED_BYTES if is_sealed else WEIGHT_MIN_BYTES)
 
 
 def _is_worth(branch: BranchHead, tree: StateTree) -> bool:
