@@ -7,7 +7,8 @@ import copy
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -31,12 +32,13 @@ from stateward._naming import is_orphans, name_for
 from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, waiting
 from stateward._walking import ATOMS, Walk, run
-from stateward.changes import Append, Change, SetSlot
+from stateward.changes import Append, Change, SetSlot, TrimLog
 from stateward.durations import Duration
-from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
-from stateward.models import Status
+from stateward.errors import StatewardError, ThreadNotFound, UidMismatch, VersionMismatch
+from stateward.models import Checkpoint, Status
 from stateward.options import Retention
 from stateward.state import State
+from stateward.values import RawValue
 
 __all__ = ["StatewardConversationStore"]
 
@@ -47,6 +49,8 @@ OUTPUT_TAKEN = "Final result processed."
 PLACES_MAX = 10_000
 # How many records a list reads at a time.
 READS = 16
+# So many bytes of entries are written at a time: a request may have 64 MiB.
+PIECE_BYTES = 16 << 20
 # As `ModelMessagesTypeAdapter`, which turns NaN and infinities to null. Only the outermost type's settings count.
 _CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants", defer_build=True)
 _RECORDS = TypeAdapter(list[ConversationRecord], config=_CONFIG)
@@ -64,6 +68,8 @@ class StatewardConversationStore(Connected, ConversationStore):
     A save sends the new entries and the record. The store's `revision` check and Stateward's compare-and-swap on
     versions are one: of two writers, exactly one saves, and the other gets ConversationConflict. A fork copies the
     entries that it keeps, so each conversation is whole by itself, and `delete` removes its messages with its key.
+    More than 16 MiB of entries are written in several versions, and the record with the last one: until then nobody
+    sees them.
 
     `ttl` says how long after its last save a conversation is deleted, None = never. `retention` says which versions are
     kept, None = all; the newest one has all messages. Both are used when the first save makes the thread.
@@ -136,14 +142,26 @@ class StatewardConversationStore(Connected, ConversationStore):
         used = self._used(thread.name, record, state)
         if used is not None:
             edits += used.edits
+        told, acks = _status_of(record, new_entries, state), [] if used is None else [used.signal]
+        parent, made = state.checkpoint or 0, list[Checkpoint]()
         try:
-            appended = [Append(ENTRIES, tuple(added))] if added else []
-            told, acks = _status_of(record, new_entries, state), [] if used is None else [used.signal]
+            before: list[Change] = await _remains(thread) if stored is None and state.checkpoint is not None else []
+            *first, last = _pieces(added)
+            for piece in first:  # the record comes last: until then nobody sees a new conversation, or new entries
+                parent = await thread.apply([*before, Append(ENTRIES, piece)], parent=parent, create=create, **RUNNING)
+                before = []
+                made.append(parent)
+            appended = [Append(ENTRIES, last)] if last else []
             await thread.apply(
-                [*appended, *edits], parent=state.checkpoint or 0, create=create, labels=labels, ack=acks, **told
+                [*before, *appended, *edits], parent=parent, create=create, labels=labels, ack=acks, **told
             )
-        except (VersionMismatch, ThreadNotFound, UidMismatch):
-            raise ConversationConflict(record.conversation_id) from None
+        except BaseException as error:
+            if stored is None and made:
+                with suppress(StatewardError):  # somebody else has the thread by now, or the daemon is away
+                    await thread.delete(expected_version=made[-1])
+            if isinstance(error, VersionMismatch | ThreadNotFound | UidMismatch):
+                raise ConversationConflict(record.conversation_id) from None
+            raise
         if used is not None:
             self._given.pop(thread.name, None)
         self._remember(record)
@@ -267,6 +285,24 @@ def _status_of(record: ConversationRecord, new_entries: Sequence[ConversationEnt
         return COMPLETED if last.state == "complete" and not last.tool_calls else RUNNING
     # The result of a tool that ends a run, such as one for structured output.
     return COMPLETED if any(getattr(each, "content", "") == OUTPUT_TAKEN for each in last.parts) else RUNNING
+
+
+async def _remains(thread: AsyncThread) -> list[Change]:
+    """Edits that remove the entries of a conversation whose record was never written."""
+    state = await thread.hydrate(slots=[], logs={ENTRIES: 1})
+    return [TrimLog(ENTRIES, keep_last=0)] if ENTRIES in state.logs else []
+
+
+def _pieces(added: list[RawValue]) -> Iterator[tuple[RawValue, ...]]:
+    """Yields entries in pieces that one write may have, at least one."""
+    piece, piece_bytes = list[RawValue](), 0
+    for value in added:
+        if piece and piece_bytes + len(value.data) > PIECE_BYTES:
+            yield tuple(piece)
+            piece, piece_bytes = [], 0
+        piece.append(value)
+        piece_bytes += len(value.data)
+    yield tuple(piece)
 
 
 async def _entries_of(thread: AsyncThread) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 from pydantic_ai.models.test import TestModel
 
+from stateward import pydantic_ai
+from stateward._async.thread import AsyncThread
 from stateward.pydantic_ai import StatewardConversationStore
 
 
@@ -102,6 +105,51 @@ async def test_an_entry_is_found_by_a_store_that_never_saw_it(daemon: Daemon) ->
             assert await other.read_entry(entries[-1].id) == entries[-1]
             with pytest.raises(LookupError, match="unknown"):
                 await other.read_entry("unknown")
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+async def test_a_fork_in_pieces_is_seen_whole_or_not_at_all(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large conversation is copied in several writes. A copy that was cut off is seen by nobody, and what is left of
+    it is no part of what is written under its name later."""
+    monkeypatch.setattr(pydantic_ai, "PIECE_BYTES", 3000)
+    async with StatewardConversationStore(target=daemon.target, namespace="pieces") as store:
+        texts = [f"{number} {os.urandom(500).hex()}" for number in range(10)]
+        held = Conversation(conversation_id="c", messages=[message(text) for text in texts])
+        await store.save(held)
+        apply, calls = AsyncThread.apply, list[str]()
+
+        async def cut(thread: AsyncThread, *args: Any, **kwargs: Any) -> Any:
+            calls.append(thread.name)
+            if len(calls) == 3:
+                raise _Killed
+            return await apply(thread, *args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(AsyncThread, "apply", cut)
+            patch.setattr(AsyncThread, "delete", lambda *args, **kwargs: asyncio.sleep(0))
+            with pytest.raises(_Killed):
+                await store.fork("c", new_conversation_id="copy")
+        assert await store.load("copy") is None
+        assert [each.conversation_id for each in await store.list_conversations()] == ["c"]
+        short = Conversation(conversation_id="copy", messages=[message("short")])
+        await store.save(short)
+        client = store._client
+        assert len((await client.thread("copy").hydrate()).logs["entries"]) == 1
+        await store.delete("copy")
+        forked = await store.fork("c", new_conversation_id="copy")
+        assert forked.messages == held.messages
+        found = await store.load("copy")
+        assert found is not None
+        assert found.messages == held.messages
+        with monkeypatch.context() as patch:
+            calls.clear()
+            patch.setattr(AsyncThread, "apply", cut)
+            with pytest.raises(_Killed):
+                await store.fork("c", new_conversation_id="other")
+        assert [info.name async for info in client.threads()] == ["copy", "c"]  # the half copy was removed
 
 
 async def test_of_two_writers_exactly_one_saves(daemon: Daemon) -> None:
