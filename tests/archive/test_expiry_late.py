@@ -15,13 +15,13 @@ from stateward import Access, Client, ThreadInfo
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.archive.ship.ship import Shipper
 
-# Long enough for another machine to get hold of a thread before.
-SOON = timedelta(seconds=1.5)
+# Long enough for another machine to get hold of a thread before, also on a busy one.
+SOON = timedelta(seconds=4)
 LATER = timedelta(hours=1)
 
 
 def finish(client: Client, name: str, ttl: timedelta = SOON) -> ThreadInfo:
-    """A finished thread that has been archived and is nobody's; it expires within two seconds."""
+    """A finished thread that has been archived and is nobody's; it expires soon."""
     write_steps(client, name, 1)
     thread = client.thread(name)
     thread.finish(thread.hydrate(), ttl=ttl)

@@ -49,7 +49,7 @@ def test_threads_from_before(fleet_on_disk: Fleet) -> None:
         write_steps(client, f"job-{number}", 3 + number, size=3000)
     switch_on(daemon, flags)
     client = fleet_on_disk.client(daemon)
-    eventually(lambda: client.stats().archive.heads >= 16, 20)
+    eventually(lambda: client.stats().archive.heads >= 16)
     daemon.kill()
     other = fleet_on_disk.client(fleet_on_disk.machine_on("other"))
     for number in range(8):

@@ -14,7 +14,7 @@ from stateward import Client, Durability, errors
 
 def until_away(client: Client) -> None:
     """Waits until the daemon has known for long enough that its bucket is away."""
-    eventually(lambda: client.stats().archive.away, 15)
+    eventually(lambda: client.stats().archive.away)
     time.sleep(PATIENCE_S + 0.2)
 
 
@@ -42,7 +42,7 @@ def test_commits_go_on_and_everything_is_shipped_afterwards(fleet_on_s3: Fleet, 
     assert stats.error
     assert stats.lag_entries == 21
     gate.open()
-    eventually(lambda: client.stats().archive.dirty_threads == 0, 15)
+    eventually(lambda: client.stats().archive.dirty_threads == 0)
     daemon.kill()
     other = fleet_on_s3.client(fleet_on_s3.machine_on("other", gate.url))
     assert other.thread("job").hydrate().version == 23
@@ -76,7 +76,7 @@ def test_start_without_the_bucket(fleet_on_s3: Fleet, gate: Gate) -> None:
     write_steps(client, "job", 3)
     assert client.thread("job").hydrate().slots["count"] == 5
     gate.open()
-    eventually(lambda: client.stats().archive.dirty_threads == 0, 15)
+    eventually(lambda: client.stats().archive.dirty_threads == 0)
     write_steps(client, "job", 1, archived=True)
     assert client.stats().archive.orphans == 0
 

@@ -86,7 +86,7 @@ def test_heads_that_are_not_what_was_written(fleet_on_disk: Fleet, is_stopped: b
     assert other.thread("sound").hydrate().slots["count"] == 5
     for name in DAMAGED:  # put right by whoever did it: nothing else is needed
         where[name].write_bytes(whole[name])
-    eventually(lambda: client.stats().archive.dirty_threads == len(SET_BACK), 20)
+    eventually(lambda: client.stats().archive.dirty_threads == len(SET_BACK))
     for name in DAMAGED:
         assert other.thread(name).hydrate().slots["count"] == 4
 

@@ -37,7 +37,7 @@ def test_a_bucket_that_takes_nothing(fleet_on_s3: Fleet, gate: Gate, refusal: tu
     write_steps(client, "job", 1)
     expected = client.thread("job").hydrate().slots["count"]
     gate.open()
-    eventually(lambda: client.stats().archive.dirty_threads == 0, 15)
+    eventually(lambda: client.stats().archive.dirty_threads == 0)
     assert client.stats().archive.error == ""
     assert other.thread("job").hydrate().slots["count"] == expected
     write_steps(client, "new", 1, archived=True)
@@ -54,4 +54,4 @@ def test_what_is_wrong_is_said_while_reads_go_on(fleet_on_s3: Fleet, gate: Gate)
         assert client.thread(f"unknown-{number}").hydrate().version == 0
         assert client.stats().archive.error
     gate.open()
-    eventually(lambda: not client.stats().archive.error, 15)
+    eventually(lambda: not client.stats().archive.error)

@@ -75,7 +75,7 @@ def test_server_killed_in_mid_ship(fleet_on_s3: Fleet, server: Server) -> None:
     try:
         for _ in range(KILLS):
             shipped = client.stats().archive.heads
-            eventually(lambda shipped=shipped: client.stats().archive.heads > shipped + 10, 20)
+            eventually(lambda shipped=shipped: client.stats().archive.heads > shipped + 10)
             server.kill()
             before = [writer.committed for writer in writers]
             eventually(
@@ -87,7 +87,7 @@ def test_server_killed_in_mid_ship(fleet_on_s3: Fleet, server: Server) -> None:
             writer.end()
     assert [writer.wrong for writer in writers] == [[]] * THREADS
     archived = {writer.name_of_thread: writer.archived for writer in writers}
-    eventually(lambda: client.stats().archive.dirty_threads == 0, 40)
+    eventually(lambda: client.stats().archive.dirty_threads == 0)
     stats = client.stats().archive
     assert (stats.orphans, stats.rolled_back) == (0, 0)
     daemon.kill()

@@ -93,7 +93,7 @@ def test_older_copy_goes_on_without_the_bucket(fleet_on_s3: Fleet, gate: Gate, l
     state.slots["mine"] = True
     client.thread("job").save(state)
     gate.open()
-    eventually(lambda: names(client) != ["job"], 15)
+    eventually(lambda: names(client) != ["job"])
     orphan = next(name for name in names(client) if name != "job")
     assert client.thread(orphan).hydrate().slots["mine"] is True
     assert count(client) == 15

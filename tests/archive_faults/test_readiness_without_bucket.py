@@ -23,13 +23,13 @@ def test_a_bucket_that_refuses(fleet_on_s3: Fleet, gate: Gate) -> None:
     assert causes(client) == []
     gate.refuse(403, "AccessDenied")
     write_steps(client, "job", 1)
-    eventually(lambda: causes(client) == ["archive"], 10)
+    eventually(lambda: causes(client) == ["archive"])
     assert "refuses" in client.server_info().not_ready[0]
     daemon.kill()
     fleet_on_s3.start(daemon)
-    eventually(lambda: causes(client) == ["archive"], 10)
+    eventually(lambda: causes(client) == ["archive"])
     gate.open()
-    eventually(lambda: causes(client) == [], 15)
+    eventually(lambda: causes(client) == [])
 
 
 @pytest.mark.slow
@@ -44,10 +44,10 @@ def test_a_bucket_that_is_away(fleet_on_s3: Fleet, gate: Gate) -> None:
     write_steps(patient, "job", 1)
     with suppress(errors.StatewardError):
         strict.thread("other").append("messages", "late")
-    eventually(lambda: causes(strict) == ["archive"], 15)
+    eventually(lambda: causes(strict) == ["archive"])
     assert causes(patient) == []
     gate.open()
-    eventually(lambda: causes(strict) == [], 15)
+    eventually(lambda: causes(strict) == [])
 
 
 def test_a_right_that_comes_back_while_nobody_writes(fleet_on_s3: Fleet, gate: Gate) -> None:
@@ -57,9 +57,9 @@ def test_a_right_that_comes_back_while_nobody_writes(fleet_on_s3: Fleet, gate: G
     gate.refuse(403, "AccessDenied")
     with suppress(errors.StatewardError):
         client.thread("new").append("messages", "late")
-    eventually(lambda: causes(client) == ["archive"], 10)
+    eventually(lambda: causes(client) == ["archive"])
     gate.open()
-    eventually(lambda: causes(client) == [], 30)
+    eventually(lambda: causes(client) == [])
     assert [request.kind for request in gate.requests if "/_probe/" in request.path][-2:] == [
         "create other", "delete other",
     ]  # fmt: skip

@@ -87,7 +87,7 @@ async def test_a_cancelled_call_takes_no_other_along(real_daemon: Daemon, name: 
 async def test_a_stopped_daemon_is_given_up_at_the_deadline(name: str) -> None:
     """A call on a stream has a deadline as any other, and the calls after it find the daemon when it goes on."""
     with run_daemon() as daemon:
-        async with AsyncClient(daemon.target, call_timeout=0.3, retry_timeout=0.1) as client:
+        async with AsyncClient(daemon.target, call_timeout=3, retry_timeout=0.1) as client:
             assert len(await append(client, name, *range(10))) == 10
             os.kill(daemon.pid, signal.SIGSTOP)
             try:
@@ -124,7 +124,7 @@ async def test_values_around_the_limit_of_a_stream(real_daemon: Daemon, name: st
 async def test_calls_that_were_given_up_leave_nothing(name: str) -> None:
     """While a daemon hangs, the stream keeps no call that nobody waits for."""
     with run_daemon() as daemon:
-        async with AsyncClient(daemon.target, call_timeout=0.3, retry_timeout=0.1) as client:
+        async with AsyncClient(daemon.target, call_timeout=3, retry_timeout=0.1) as client:
             assert len(await append(client, name, *range(10))) == 10
             stream = stream_of(client)
             os.kill(daemon.pid, signal.SIGSTOP)

@@ -102,6 +102,8 @@ def test_a_daemon_that_is_replaced_by_an_older_one_and_back(own: Daemon, open_cl
 RESTARTED = """
 import sys
 from stateward import Client
+from stateward._io import local
+local.AGAIN_S = 60  # for the socket that the test holds back
 with Client(sys.argv[1], retry_timeout=60) as client:
     print(client.server_info().wire, flush=True)
     for _ in sys.stdin:
@@ -125,7 +127,7 @@ def test_a_daemon_whose_second_socket_comes_late_is_waited_for(own: Daemon) -> N
         second.rename(aside)
         agent.stdin.write("\n")
         agent.stdin.flush()
-        time.sleep(0.1)
+        time.sleep(0.5)
         aside.rename(second)
         assert agent.stdout.readline() == "frames\n"
     assert agent.returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -52,16 +53,21 @@ def add_beside_burst(section: Section, field: Field, messages: Iterator[bytes], 
     """Who calls now and then waits for 256 others, over the wire that these use, too. Of all rounds together."""
     target, numbers = field.daemon.target, itertools.count()
     times: dict[str, list[float]] = {wire: [] for wire in WIRES}
+    rates: dict[str, list[float]] = {wire: [] for wire in WIRES}
     with ExitStack() as stack:
         saves = raw_saves(stack, target)
         for _ in range(1 if effort.quick else REPETITIONS):
             for wire in WIRES:
-                with forced(wire), neighbours.running(neighbours.BURSTS, target, 1.0):
+                with forced(wire), neighbours.running(neighbours.BURSTS, target, 1.0) as burst:
                     seconds = CALLED_S / 10 if effort.quick else CALLED_S
                     times[wire] += _call(saves[wire], f"beside-{next(numbers)}", messages, seconds)
+                rates[wire].append(burst.times_a_second * neighbours.BURST)
     for wire, each in times.items():
         ratio = p99_ms(each) / p99_ms(times["gRPC"])
-        section.add(name_of(wire), BESIDE, p50_ms=p50_ms(each), p99_ms=p99_ms(each), p99_x_grpc=ratio)
+        section.add(
+            name_of(wire), BESIDE, p50_ms=p50_ms(each), p99_ms=p99_ms(each), p99_x_grpc=ratio,
+            neighbour_per_s=statistics.median(rates[wire]),
+        )  # fmt: skip
 
 
 def _call(save: Save, thread: str, messages: Iterator[bytes], seconds: float) -> list[float]:
