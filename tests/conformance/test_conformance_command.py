@@ -116,9 +116,9 @@ def test_children_of_a_client_end_with_it(repository: Path, tmp_path: Path) -> N
     """A client that hangs is killed with the processes that it started."""
     note = tmp_path / "pid"
     script = f"sleep 60 & echo $! > {note}; wait"
-    run(repository, "-s", "advance/conflict", "--timeout", "1", "--", "sh", "-c", script)
+    run(repository, "-s", "advance/conflict", "--timeout", "4", "--", "sh", "-c", script)
     pid = int(note.read_text())
-    for _ in range(50):
+    for _ in range(300):
         if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:
             return
         time.sleep(0.1)

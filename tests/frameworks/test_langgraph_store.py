@@ -217,10 +217,10 @@ def test_wrong_settings_are_refused_at_once() -> None:
 
 def test_an_expired_item_is_gone_and_a_read_one_stays(daemon: Daemon) -> None:
     """A TTL counts from the last read that refreshes; expired items are in no answer."""
-    with StatewardStore(daemon.target, scope="expiring", ttl={"default_ttl": 2 / 60}) as store:
+    with StatewardStore(daemon.target, scope="expiring", ttl={"default_ttl": 5 / 60}) as store:
         for key in ("left", "read", "searched", "kept"):
             store.put(("a",), key, {"x": key}, ttl=None) if key == "kept" else store.put(("a",), key, {"x": key})
-        end = time.monotonic() + 3.0
+        end = time.monotonic() + 6.5
         while time.monotonic() < end:
             assert store.get(("a",), "read") is not None
             assert store.search(("a",), filter={"x": "searched"})
