@@ -92,12 +92,14 @@ class Daemon:
         """
         if self._process is not None:
             raise RuntimeError("the daemon runs already")
-        if not self.key_file.exists():
+        has_source = "key" in self._flags
+        if not has_source and not self.key_file.exists():
             self.key_file.parent.mkdir(parents=True, exist_ok=True)
             self.key_file.touch(mode=0o600)
             self.key_file.write_text(secrets.token_hex(KEY_BYTES))
         command = [sys.executable, "-m", "stateward_sidecar"]
-        command += ["--data-dir", str(self.data_dir), "--listen", self.target, "--key-file", str(self.key_file)]
+        command += ["--data-dir", str(self.data_dir), "--listen", self.target]
+        command += [] if has_source else ["--key-file", str(self.key_file)]
         for name, value in self._flags.items():
             command += [f"--{name.replace('_', '-')}"] if value is True else [f"--{name.replace('_', '-')}", str(value)]
         # The daemon can import everything that this process can, installed or not.

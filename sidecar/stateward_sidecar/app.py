@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -86,8 +86,9 @@ from stateward_sidecar.storage.certificates import certificate_files
 from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.exposure import find_exposures, refuse_exposed
 from stateward_sidecar.storage.files import UsersLock, announce, sync_path, withdraw
+from stateward_sidecar.storage.keysource import Key, open_key
 from stateward_sidecar.storage.keystore import opens_root
-from stateward_sidecar.storage.secretfiles import create_key_file, fingerprint, read_key_file
+from stateward_sidecar.storage.secretfiles import create_key_file, fingerprint
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.store.thread.cache import default_cache_bytes, memory_limit_bytes
 from stateward_sidecar.store.thread.context import Limits
@@ -191,7 +192,7 @@ def check(settings: Settings) -> int:
 class _Parts:
     """The parts of the daemon."""
 
-    key: bytes = field(repr=False)
+    key: Key
     store: Store
     readiness: Readiness
     metrics: Metrics | None
@@ -215,15 +216,16 @@ def _make_parts(
     delivery = Delivery(loop, feed.on_commit)
     refuse_exposed(settings)  # nothing is made if this or the next line fails
     callers, tls = _find_guards(settings)
-    given_key = _find_key(settings)
+    given_key = _find_key(settings)  # asks a service perhaps
     bucket = _open_bucket(settings)
     opening = _begin_archive(bucket, settings) if bucket is not None else None
     has_keys = (settings.data_dir / KEYS_FILE).exists()
     root = opening.fetch_root() if opening is not None and not has_keys else b""
-    key = given_key or _make_key(settings, root)
+    opened = given_key or Key(_make_key(settings, root))
+    key = opened.data
     if root and not opens_root(root, key):  # before the directory has data, which would bind the next start
         raise StartError(
-            f"KEY_UNAVAILABLE: the key {fingerprint(key)} in the key file {settings.key_file} does not open the "
+            f"KEY_UNAVAILABLE: the key {fingerprint(key)} of {settings.key} does not open the "
             f"archive {settings.archive}; {_RIGHT_KEY}"
         )
     memory_bytes = settings.memory_bytes or memory_limit_bytes()
@@ -305,7 +307,7 @@ def _make_parts(
             lambda: turns.waiting, lambda: feed.listeners,
             lambda: {cause: bool(why) for cause, why in readiness.reasons.items()},
         )  # fmt: skip
-    return _Parts(key, store, readiness, metrics, opening, archive, feed, writers, streamed, server, room, warnings)
+    return _Parts(opened, store, readiness, metrics, opening, archive, feed, writers, streamed, server, room, warnings)
 
 
 def _find_guards(settings: Settings) -> tuple[Callers | None, Tls | None]:
@@ -329,7 +331,7 @@ def _make_checks(
     checks = {
         DISK: check_room(store.context.engine, store.context.writer),
         DATA: check_data(settings.data_dir),
-        KEY: check_key(settings.key_file, key),
+        KEY: check_key(settings.key, key),
     }
     if archive is not None:
         checks[ARCHIVE] = check_archive(archive, durability)
@@ -423,7 +425,7 @@ def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:
         listen=" ".join(targets),
         data_dir=settings.data_dir,
         version=VERSION,
-        key=fingerprint(parts.key),
+        key=fingerprint(parts.key.data),
         **({"metrics": parts.metrics.url} if parts.metrics is not None else {}),
     )
     _spare_collector()
@@ -517,19 +519,20 @@ async def _sweep(store: Store, interval_s: float) -> None:
             failures.note("sweep")
 
 
-def _find_key(settings: Settings) -> bytes | None:
+def _find_key(settings: Settings) -> Key | None:
     """Returns the key; None if there is no key file, and one may be made. Raises StartError."""
     has_data = (settings.data_dir / DATA_FILE).exists() or (settings.data_dir / KEYS_FILE).exists()
-    if has_data:
-        return read_key_file(settings.key_file)
+    path = settings.key.path
+    if has_data or path is None or settings.key.kind != "file":
+        return open_key(settings.key)
     is_shared = bool(settings.archive) and not settings.archive.startswith("file:")
-    if settings.key_file.exists():
-        key = read_key_file(settings.key_file)
-        sync_path(settings.key_file.parent)  # an earlier start may have died before its key file was durable
+    if path.exists():
+        key = open_key(settings.key)
+        sync_path(path.parent)  # an earlier start may have died before its key file was durable
         return key
     if is_shared and not settings.accept_local_key:
         raise StartError(
-            f"there is no key file {settings.key_file}. A key file made here would be lost with this machine; without "
+            f"there is no key file {path}. A key file made here would be lost with this machine; without "
             "it nobody can read the archive. If the archive has data already, put its key file there. Else make a key "
             "file with `stateward keys new`, keep a copy, and pass it with --key-file or STATEWARD_KEY_FILE; or start "
             "with --accept-local-key"
@@ -540,16 +543,18 @@ def _find_key(settings: Settings) -> bytes | None:
 def _make_key(settings: Settings, root: bytes) -> bytes:
     """Makes the key file. Raises StartError, and makes none, if the archive has a ``root``: a new key cannot open
     it."""
+    path = settings.key.path
+    assert path is not None
     if root:
         raise StartError(
-            f"KEY_UNAVAILABLE: there is no key file {settings.key_file}, and the archive {settings.archive} has data "
+            f"KEY_UNAVAILABLE: there is no key file {path}, and the archive {settings.archive} has data "
             f"already; {_RIGHT_KEY}"
         )
-    key = create_key_file(settings.key_file)
-    sync_path(settings.key_file.parent)
+    key = create_key_file(path)
+    sync_path(path.parent)
     security.note(
         CHANGED, "made a new key file; keep a copy of it, or the data is lost with this machine", tell=log.warning,
-        key_file=str(settings.key_file), key=fingerprint(key),
+        key_file=str(path), key=fingerprint(key),
     )  # fmt: skip
     return key
 

@@ -21,6 +21,7 @@ from stateward._version import VERSION
 from stateward_sidecar.addresses import LOOPBACK, PORT_MAX, Guards
 from stateward_sidecar.errors import StartError
 
+KEY_KINDS = ("file", "env", "command", "awskms", "vault")
 DURABILITIES = ("committed", "archived")
 LOG_FORMATS = ("auto", "console", "text", "json")
 _LISTEN_HELP = (
@@ -34,8 +35,12 @@ _ARCHIVE_HELP = (
     "file:///directory; credentials come from the environment"
 )
 _KEY_HELP = (
-    "the key that protects all others; made if there is no key file and no data, here or in the archive "
-    "(default: $XDG_CONFIG_HOME/stateward/key)"
+    "the file of the key that protects all others, short for --key file:FILE; made if there is no key file and no "
+    "data, here or in the archive (default: $XDG_CONFIG_HOME/stateward/key)"
+)
+_KEY_SOURCE_HELP = (
+    "where the key comes from: file:PATH; env:NAME, a variable; command:PROGRAM ..., what it prints; awskms:PATH or "
+    "vault:PATH, a wrapped key file, which that service opens"
 )
 HEALTH_NAMES = ("readiness", "liveness")
 LEVELS = ("debug", "info", "warning", "error")
@@ -52,13 +57,36 @@ _NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 @dataclass(frozen=True, slots=True)
+class KeySource:
+    """Where the key comes from."""
+
+    kind: str
+    """One of ``KEY_KINDS``."""
+    value: str
+    """A path, the name of a variable, or a command."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file; None if there is none."""
+        return None if self.kind in ("env", "command") else Path(self.value)
+
+    def __str__(self) -> str:
+        """Says it to people. A command may have secrets behind its name."""
+        if self.kind == "env":
+            return f"the variable {self.value}"
+        if self.kind == "command":
+            return f"the command {self.value.split()[0]}"
+        return f"the key file {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings that the daemon starts with."""
 
     data_dir: Path
     listen: tuple[str, ...]
     has_frames: bool  # beside each unix socket
-    key_file: Path
+    key: KeySource
     token_file: Path | None  # None = calls need no token
     access_file: Path | None  # who may do what; None = whoever may call may do everything
     tls_cert: Path | None  # None = no port has TLS; then there is no key, either
@@ -135,6 +163,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="make no second socket beside each unix socket: programs of this host then speak gRPC, which is slower",
     )
     add("--key-file", metavar="FILE", help=_KEY_HELP)
+    add("--key", metavar="SOURCE", help=_KEY_SOURCE_HELP)
     add(
         "--token-file",
         metavar="FILE",
@@ -303,13 +332,15 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+_KEY_NAMES = {"key", "key_file"}
 _NUMBERS = (
     "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "archive_interval",
     "archive_puts", "archive_lease", "archive_check", "idle_exit",
 )  # fmt: skip
 NAMES = (
-    "data_dir", "listen", "no_frames", "key_file", "token_file", "access", "archive", "default_durability", "owner_id",
-    "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level", "log_format",
+    "data_dir", "listen", "no_frames", "key_file", "key", "token_file", "access", "archive", "default_durability",
+    "owner_id", "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level",
+    "log_format",
     "archive_interval", "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist",
     "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file", "audit_log",
     "debuggable",
@@ -321,11 +352,14 @@ def load_settings(arguments: Sequence[str], environment: Mapping[str, str]) -> t
     """Merges file, environment and flags. Returns the settings, and whether --health was given. Raises StartError."""
     flags = vars(make_parser().parse_args(arguments))
     given = _from_file(flags.get("config") or environment.get("STATEWARD_CONFIG"))
-    for name in NAMES:
-        if (value := environment.get(f"STATEWARD_{name.upper()}")) not in (None, ""):
-            given[name] = value
-        if flags.get(name) is not None:
-            given[name] = flags[name]
+    variables = {name: value for name in NAMES if (value := environment.get(f"STATEWARD_{name.upper()}"))}
+    for level in (given.copy(), variables, {name: flags[name] for name in NAMES if flags.get(name) is not None}):
+        if len(level.keys() & _KEY_NAMES) > 1:
+            raise StartError("--key and --key-file are one setting: give one of them")
+        if level.keys() & _KEY_NAMES:  # it takes the place of both
+            for name in _KEY_NAMES:
+                given.pop(name, None)
+        given |= level
     _check_kinds(given)
     _check_tokens(given, flags, environment)
     settings = _settings(given, environment)
@@ -380,10 +414,10 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
     listen = given.get("listen") or default_socket(environment)
     listen = listen.split(",") if isinstance(listen, str) else list(listen)
     data_dir = Path(given.get("data_dir") or data_home / "stateward").absolute()
-    key_file = Path(given.get("key_file") or config_home / "stateward/key").absolute()
-    if key_file.is_relative_to(data_dir):
+    key = _key_source(given, config_home / "stateward/key")
+    if key.path is not None and key.path.is_relative_to(data_dir):
         raise StartError(
-            f"the key file {key_file} is in the data directory; move it elsewhere, or every copy of the data has it"
+            f"the key file {key.path} is in the data directory; move it elsewhere, or every copy of the data has it"
         )
     map_bytes = _size(given, "map_size", 64 << 30)
     if map_bytes < MAP_BYTES_MIN:
@@ -396,7 +430,7 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         raise StartError(f"--memory-limit: {memory_bytes} bytes are too few; give at least 64MiB")
     return Settings(
         data_dir=data_dir, listen=tuple(item.strip() for item in listen),
-        has_frames=not _is_yes(given, "no_frames"), key_file=key_file,
+        has_frames=not _is_yes(given, "no_frames"), key=key,
         access_file=Path(given["access"]).absolute() if given.get("access") else None,
         token_file=Path(given["token_file"]).absolute() if given.get("token_file") else None,
         tls_cert=_file(given, "tls_cert"), tls_key=_file(given, "tls_key"),
@@ -424,6 +458,18 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         is_debuggable=_is_yes(given, "debuggable"),
         ready_fd=None,
     )  # fmt: skip
+
+
+def _key_source(given: Mapping[str, Any], usual: Path) -> KeySource:
+    if not given.get("key"):
+        return KeySource("file", str(Path(given.get("key_file") or usual).absolute()))
+    kind, _, value = str(given["key"]).partition(":")
+    if kind not in KEY_KINDS or not value.strip():  # it is not quoted: somebody may have given the key itself
+        raise StartError(
+            "--key: write file:PATH, env:NAME, command:PROGRAM, awskms:PATH or vault:PATH; the key itself belongs into "
+            "none of the settings"
+        )
+    return KeySource(kind, value.strip() if kind in ("env", "command") else str(Path(value).absolute()))
 
 
 def _file(given: Mapping[str, Any], name: str) -> Path | None:

@@ -369,6 +369,7 @@ NOT_ASKING = {
     "detach": "archives, and gives up the right to write, which anybody may take again",
     "drain": "the same for all threads",
     "keys new": "refuses a file that exists",
+    "keys wrap": "refuses a file that exists, and leaves the key file as it is",
     "token new": "adds a token; the others stay",
     "token revoke": "who revokes a token is in a hurry, and makes a new one as easily",
     "stop": "removes nothing; whoever has the daemon open starts it again",

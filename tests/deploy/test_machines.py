@@ -142,6 +142,6 @@ def test_the_daemon_takes_the_settings_of_compose(services: dict[str, Any]) -> N
     settings = settings_of(given)
     assert settings.grace_s < int(own["stop_grace_period"].removesuffix("s"))
     (key,) = [volume for volume in own["volumes"] if isinstance(volume, dict)]
-    assert key["target"] == str(settings.key_file)
+    assert key["target"] == str(settings.key.path)
     assert key["read_only"]
     assert not key["bind"]["create_host_path"]

@@ -159,7 +159,7 @@ def test_a_token_comes_from_a_secret(repository: Path, tmp_path: Path) -> None:
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     assert settings.token_file == Path(mounts["stateward-token"]["mountPath"], "tokens")
     assert mounts["stateward-token"]["readOnly"]
-    assert settings.key_file.parent == Path(mounts["stateward-key"]["mountPath"])
+    assert settings.key.path.parent == Path(mounts["stateward-key"]["mountPath"])
     (volume,) = [volume for volume in pod(found)["volumes"] if volume["name"] == "stateward-token"]
     assert volume["secret"]["secretName"] == "stateward-token"
 

@@ -7,6 +7,7 @@ whoever started the agent and reads that pipe would wait for as long as the daem
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import select
@@ -36,6 +37,7 @@ _ALWAYS = (
     "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",  # how the interpreter finds the same packages
 )  # fmt: skip
 _OF_ARCHIVE = {"s3": ("AWS_*",), "gs": ("GOOGLE_*",), "az": ("AZURE_*",)}
+_OF_KEY = {"awskms": ("AWS_*",), "vault": ("VAULT_*",)}
 
 
 class InUse(Exception):
@@ -46,15 +48,32 @@ class Died(Exception):
     """The daemon ended before it was ready, and said nothing: somebody killed it."""
 
 
-def clean_environment(archive: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns the daemon's environment: what it needs, and nothing else of the agent's. `archive` is its URL."""
-    wanted = (*_ALWAYS, *_OF_ARCHIVE.get(archive.partition("://")[0], ()))
+def clean_environment(
+    archive: str, environment: Mapping[str, str] = os.environ, *, key: str = "", key_file: str = ""
+) -> dict[str, str]:
+    """Returns the daemon's environment: what it needs, and nothing else of the agent's. `archive` is its URL, `key` and
+    `key_file` its settings of these names."""
+    wanted = (*_ALWAYS, *_OF_ARCHIVE.get(archive.partition("://")[0], ()), *_names_of_key(key, key_file))
     names = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in wanted))
     found = {name: value for name, value in environment.items() if names.fullmatch(name)}
     for name in ("PYTHONPATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"):
         if name in found:  # the daemon's directory is another one
             found[name] = os.pathsep.join(str(Path(part).absolute()) for part in found[name].split(os.pathsep) if part)
     return found
+
+
+def _names_of_key(key: str, key_file: str) -> tuple[str, ...]:
+    """The variables that the service takes its credentials from, or that has the key itself."""
+    kind, _, value = key.partition(":") if key else ("file", "", key_file)
+    if kind == "env":
+        return (value,)
+    if kind == "file" and value:  # a wrapped one names its service
+        try:
+            found = json.loads(Path(value).read_bytes())
+            kind = str(found["provider"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return ()
+    return _OF_KEY.get(kind, ())
 
 
 def launch(place: Place, asked: Asked, kept_target: str, idle_exit_s: float, deadline: float) -> str:
@@ -82,14 +101,16 @@ def launch(place: Place, asked: Asked, kept_target: str, idle_exit_s: float, dea
     flags: dict[str, Any] = {
         "--config": place.settings_file, "--data-dir": place.data_dir, "--listen": listen, "--ready-fd": writing,
         "--log-file": log_file, "--log-format": "json", "--idle-exit": idle_exit_s,
-        "--key-file": kept.get("key_file", place.key_file),
+        **key_flag(kept, place),
     }  # fmt: skip
     command = [sys.executable, "-P", "-m", "stateward_sidecar", "--detach"]
     command += [str(part) for pair in flags.items() for part in pair]
     try:
         process = subprocess.Popen(  # noqa: S603  this package's own program
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", umask=0o077, start_new_session=True,
-            pass_fds=[writing], env=clean_environment(str(kept.get("archive", ""))),
+            pass_fds=[writing], env=clean_environment(
+                str(kept.get("archive", "")), key=str(kept.get("key", "")), key_file=str(kept.get("key_file", "")),
+            ),
         )  # fmt: skip
     except OSError as error:
         os.close(reading)
@@ -108,6 +129,11 @@ def launch(place: Place, asked: Asked, kept_target: str, idle_exit_s: float, dea
         if kept_before is None and line is not None:  # else it may become ready later
             forget(place)
         raise
+
+
+def key_flag(kept: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    """Returns the flag that names the key, which wins over the environment."""
+    return {"--key": kept["key"]} if kept.get("key") else {"--key-file": kept.get("key_file", place.key_file)}
 
 
 def _judge(line: str | None, place: Place, log_file: Path) -> str:

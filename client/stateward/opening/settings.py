@@ -29,6 +29,7 @@ class Asked:
 
     archive: str = ""
     key_file: str = ""
+    key: str = ""
     token_file: str = ""
 
 
@@ -37,6 +38,7 @@ def read_asked(archive: str | os.PathLike[str] | None, environment: Mapping[str,
     return Asked(
         archive=_url(os.fspath(archive or environment.get("STATEWARD_ARCHIVE") or "")),
         key_file=_path(environment.get("STATEWARD_KEY_FILE")),
+        key=environment.get("STATEWARD_KEY") or "",
         token_file=_path(environment.get("STATEWARD_TOKEN_FILE")),
     )
 
@@ -56,7 +58,7 @@ def check_running(place: Place, record: DaemonRecord, asked: Asked) -> None:
     """Raises OtherSettings if the daemon that runs has another archive, or other files than asked for."""
     if asked.archive and asked.archive != _url(record.archive):
         raise OtherSettings(_differ(place, "archive", asked.archive, record.archive))
-    if asked.key_file or asked.token_file:
+    if asked.key_file or asked.key or asked.token_file:
         check_kept(place, asked)
 
 
@@ -65,7 +67,8 @@ def check_kept(place: Place, asked: Asked) -> None:
     kept = read_kept(place)
     if kept is None:
         return
-    has = {"archive": _url(str(kept.get("archive", ""))), "key_file": str(kept.get("key_file", place.key_file))}
+    has = {"archive": _url(str(kept.get("archive", ""))), "key": str(kept.get("key", ""))}
+    has["key_file"] = str(kept.get("key_file", "" if has["key"] else place.key_file))
     has["token_file"] = str(kept.get("token_file", ""))
     for name, found in has.items():
         wanted = getattr(asked, name)
@@ -81,7 +84,8 @@ def keep(place: Place, asked: Asked, listen: str, environment: Mapping[str, str]
         return kept
     kept = _given_file(environment)
     kept |= {name: value for name, value in vars(asked).items() if value}
-    kept = {"key_file": str(place.key_file), **kept, "listen": listen}
+    usual = {} if kept.get("key") else {"key_file": str(place.key_file)}
+    kept = {**usual, **kept, "listen": listen}
     temporary = place.settings_file.with_name(f".daemon.toml.{os.getpid()}")
     try:
         temporary.unlink(missing_ok=True)

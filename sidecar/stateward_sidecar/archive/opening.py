@@ -10,6 +10,7 @@ from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.bucket.base import Bucket
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.settings import Settings
+from stateward_sidecar.storage.keysource import Key
 from stateward_sidecar.store.store import Store
 
 
@@ -38,6 +39,6 @@ class Opening:
         archive = Archive(store, self._wire, options)
         return archive, Commands(archive)
 
-    def join(self, store: Store, key: bytes) -> None:
+    def join(self, store: Store, key: Key) -> None:
         """See ``start.join``."""
         join(store, self._wire, self.bucket, key, puts_back=self._settings.archive_put_back)

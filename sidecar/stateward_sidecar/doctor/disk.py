@@ -21,10 +21,12 @@ from stateward_sidecar.addresses import sockets_of
 from stateward_sidecar.doctor.diagnosis import failed, fine, skipped, warning
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission.accessfile import read_access_file
+from stateward_sidecar.settings import KeySource
 from stateward_sidecar.storage.engine import DATA_FILE
-from stateward_sidecar.storage.exposure import ACCESS, DATA, KEY, TOKENS, Exposure, find_exposure
+from stateward_sidecar.storage.exposure import ACCESS, DATA, TOKENS, Exposure, find_exposure, kind_of_key
+from stateward_sidecar.storage.keysource import open_key
 from stateward_sidecar.storage.keystore import KeyStore
-from stateward_sidecar.storage.secretfiles import fingerprint, read_key_file, read_token_file
+from stateward_sidecar.storage.secretfiles import fingerprint, read_token_file
 from stateward_sidecar.store.store import KEYS_FILE
 from stateward_sidecar.syncing import sync_data, sync_file
 
@@ -204,31 +206,31 @@ def tell_exposure(check: str, exposed: Exposure, *, allows_exposed: bool, **fact
     return warning(check, exposed.said, f"Run: {exposed.advice}", **facts)
 
 
-def check_key_file(
-    path: Path, directory: Path, expected: str = "", *, allows_exposed: bool = False
+def check_key_source(
+    source: KeySource, directory: Path, expected: str = "", *, allows_exposed: bool = False
 ) -> Diagnosis:
-    """Looks at the key file. ``expected``: the fingerprint of the key that a running daemon has; empty = none runs."""
-    has_data = (directory / KEYS_FILE).exists()
+    """Opens the key as the next start would. ``expected``: the fingerprint of the key that a running daemon has; empty
+    = none runs."""
+    has_data, path = (directory / KEYS_FILE).exists(), source.path
     try:
-        key = read_key_file(path)
+        key = open_key(source, patience_s=0.0).data
         if not expected and has_data:
             KeyStore(directory / KEYS_FILE, key).close()
     except StartError as error:
-        if not has_data and not path.exists():
+        if not has_data and source.kind == "file" and path is not None and not path.exists():
             return skipped("key", f"{path} does not exist yet; the first start makes it, or `stateward keys new`")
-        return failed(
-            "key", error.message, "Put the key file back from its copy: the next start fails without it.", path=path
-        )
-    found = fingerprint(key)
-    facts = {"path": path, "fingerprint": found, "expected": expected or found}
+        advice = "Put the key file back from its copy" if source.kind == "file" else "Give the daemon its key"
+        return failed("key", error.message, f"{advice}: the next start fails without it.", path=path or "")
+    found, name = fingerprint(key), path or str(source)
+    facts = {"path": path or "", "fingerprint": found, "expected": expected or found}
     if expected and found != expected:
         return failed(
-            "key", f"{path} holds key {found}, and the data need {expected}",
+            "key", f"{name} holds key {found}, and the data need {expected}",
             f"Put the key with the fingerprint {expected} back: the next start fails without it.", **facts,
         )  # fmt: skip
-    if exposed := find_exposure(path, KEY):
+    if path is not None and (exposed := find_exposure(path, kind_of_key(path))):
         return tell_exposure("key", exposed, allows_exposed=allows_exposed, **facts)
-    return fine("key", f"{path} holds key {found}; keep a copy of it elsewhere", **facts)
+    return fine("key", f"{name} holds key {found}; keep a copy of it elsewhere", **facts)
 
 
 def check_token_file(path: Path | None, access: Path | None, *, allows_exposed: bool = False) -> Diagnosis:

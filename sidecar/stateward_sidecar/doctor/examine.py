@@ -13,7 +13,7 @@ from stateward_sidecar.doctor.disk import (
     check_access_file,
     check_directory,
     check_disk,
-    check_key_file,
+    check_key_source,
     check_space,
     check_token_file,
 )
@@ -95,7 +95,7 @@ def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:
     """Yields what concerns disk, files and limits."""
     allows_exposed = settings.allows_exposed
     yield from check_directory(settings.data_dir, allows_exposed=allows_exposed)
-    yield check_key_file(settings.key_file, settings.data_dir, key, allows_exposed=allows_exposed)
+    yield check_key_source(settings.key, settings.data_dir, key, allows_exposed=allows_exposed)
     yield check_token_file(settings.token_file, settings.access_file, allows_exposed=allows_exposed)
     yield check_access_file(settings.access_file, settings.listen, allows_exposed=allows_exposed)
     yield check_ports(settings)

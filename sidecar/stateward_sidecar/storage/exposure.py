@@ -15,6 +15,7 @@ from pathlib import Path
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.settings import Settings
 from stateward_sidecar.storage.certificates import certificate_files
+from stateward_sidecar.storage.wrappedkey import is_wrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,16 @@ class Kind:
 
 
 KEY = Kind("key file", "Key and disk together open all data")
+WRAPPED_KEY = Kind("wrapped key file", "Without it nobody can open the data", stat.S_IWOTH, "change")
 TOKENS = Kind("token file", "A token opens all threads")
 ACCESS = Kind("access file", "It says who may do what, and has names that are sealed elsewhere")
 TLS_KEY = Kind("TLS key", "Who has it can pass for this daemon")
 DATA = Kind("data directory", "Who changes it can destroy all data", stat.S_IWOTH, "change")
+
+
+def kind_of_key(path: Path | None) -> Kind:
+    """Returns what a key file is. A wrapped one has no secret: only its service opens it."""
+    return WRAPPED_KEY if path is not None and is_wrapped(path) else KEY
 
 
 def find_exposure(path: Path, kind: Kind = KEY) -> Exposure | None:
@@ -62,7 +69,7 @@ def find_exposure(path: Path, kind: Kind = KEY) -> Exposure | None:
     what = f"the {kind.name} {path} has mode {mode:04o}"
     if mode & kind.to_all:
         said = f"{what}: every user of this machine can {kind.right} it. {kind.why}"
-        return Exposure(path, said, f"chmod o-{'w' if kind is DATA else 'rwx'} {path}", is_to_all=True)
+        return Exposure(path, said, f"chmod o-{'w' if kind.to_all == stat.S_IWOTH else 'rwx'} {path}", is_to_all=True)
     if mode & stat.S_IWGRP and kind is not DATA:
         return Exposure(path, f"{what}: its group can change it. {kind.why}", f"chmod g-w {path}", is_to_all=False)
     return None
@@ -72,8 +79,8 @@ def find_exposures(settings: Settings) -> Iterator[Exposure]:
     """Yields what of a daemon with these settings is exposed."""
     tls = certificate_files(settings)
     for path, kind in (
-        (settings.key_file, KEY), (settings.token_file, TOKENS), (settings.access_file, ACCESS),
-        (tls.key if tls is not None else None, TLS_KEY), (settings.data_dir, DATA),
+        (settings.key.path, kind_of_key(settings.key.path)), (settings.token_file, TOKENS),
+        (settings.access_file, ACCESS), (tls.key if tls is not None else None, TLS_KEY), (settings.data_dir, DATA),
     ):  # fmt: skip
         if path is not None and (found := find_exposure(path, kind)) is not None:
             yield found

@@ -29,12 +29,17 @@ def read_key_file(path: Path) -> bytes:
         ) from None
     except OSError as error:
         raise StartError(f"cannot read the key file {path}: {error.strerror}") from None
+    return parse_key(text, f"the key file {path}")
+
+
+def parse_key(text: bytes, what: str) -> bytes:
+    """Returns the key that a text gives in hex. Raises StartError, which names its place and does not quote it."""
     try:
         key = binascii.unhexlify(text.strip())
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise StartError(f"the key file {path} does not hold a key: 64 hex digits are expected")
+        raise StartError(f"{what} does not hold a key: 64 hex digits are expected")
     return key
 
 

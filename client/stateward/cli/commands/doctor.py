@@ -49,6 +49,8 @@ def doctor(
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     stopped = {"--config": config, "--data-dir": data_dir, "--key-file": key_file}
     place, kept = find_kept(data_dir, has_config=config is not None)
+    if key_file is not None:
+        kept.pop("--key", None)
     stopped = {**kept, **{k: v for k, v in stopped.items() if v}}
     has_target = bool(target or context.obj.target or os.environ.get("STATEWARD_TARGET"))
     opened = None if has_target or data_dir is not None else place

@@ -232,6 +232,7 @@ def find_kept(data_dir: Path | None, *, has_config: bool) -> tuple[Place | None,
     """Returns the place and the flags of a daemon that clients have started: those of the data directory's
     `daemon.toml`. None and empty if it has none, or if another settings file is given."""
     from stateward.opening.commands import find_default_place  # noqa: PLC0415  `--help` needs none of it
+    from stateward.opening.launch import key_flag  # noqa: PLC0415
     from stateward.opening.places import find_place  # noqa: PLC0415
     from stateward.opening.settings import read_kept  # noqa: PLC0415
 
@@ -242,8 +243,7 @@ def find_kept(data_dir: Path | None, *, has_config: bool) -> tuple[Place | None,
         return None, {}
     if place is None or kept is None:
         return None, {}
-    key_file = kept.get("key_file", place.key_file)
-    return place, {"--config": place.settings_file, "--data-dir": place.data_dir, "--key-file": key_file}
+    return place, {"--config": place.settings_file, "--data-dir": place.data_dir, **key_flag(kept, place)}
 
 
 def run_check(flags: Sequence[str]) -> Iterator[Item]:

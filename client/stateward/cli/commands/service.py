@@ -142,7 +142,10 @@ def _command(place: Place) -> list[str]:
     if kept is not None:
         flags = {"--config": str(place.settings_file), **flags}
     else:
-        flags["--key-file"] = os.environ.get("STATEWARD_KEY_FILE") or str(place.key_file)
+        source = os.environ.get("STATEWARD_KEY")
+        flags |= {"--key": source} if source else {}
+        if not source:
+            flags["--key-file"] = os.environ.get("STATEWARD_KEY_FILE") or str(place.key_file)
     return [sys.executable, "-P", "-m", "stateward_sidecar", *(part for pair in flags.items() for part in pair)]
 
 

@@ -42,14 +42,15 @@ class ThreadKey:
     data_key: bytes = field(repr=False)
 
 
-def agree_on_format(wire: Wire, now_us: int) -> ArchiveFormat:
-    """Returns the archive's format object, and creates it if it is missing.
+def agree_on_format(wire: Wire, now_us: int, archive_id: bytes = b"") -> ArchiveFormat:
+    """Returns the archive's format object, and creates it if it is missing. ``archive_id``: the one that a new archive
+    gets; empty = a random one.
 
     Raises StartError if the object cannot be read, or if this version must not use the archive.
     """
     made = ArchiveFormat(
         format=FORMAT, min_reader=FORMAT, min_writer=FORMAT, create_time_us=now_us,
-        archive_id=os.urandom(UID_BYTES),
+        archive_id=archive_id or os.urandom(UID_BYTES),
     )  # fmt: skip
     found = wire.find(FORMAT_KEY)
     if found is None:

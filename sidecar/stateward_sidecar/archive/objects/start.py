@@ -21,6 +21,7 @@ from stateward_sidecar.bucket.probe import probe_bucket
 from stateward_sidecar.errors import ArchiveUnavailable, StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import DATA_FILE
+from stateward_sidecar.storage.keysource import Key
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.thread import rows
@@ -57,7 +58,7 @@ def fetch_root(wire: Wire) -> bytes:
         raise StartError(f"--archive: {error.message}; a sidecar without data cannot start until {until}") from None
 
 
-def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: bool = False) -> str:
+def join(store: Store, wire: Wire, bucket: Bucket, key: Key, *, puts_back: bool = False) -> str:
     """Joins store and archive. Returns the archive's id; empty = the archive did not answer. Raises StartError.
 
     A store that has joined before starts without an answer, so that commits do not depend on the bucket. With
@@ -74,12 +75,13 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: boo
             if not puts_back:
                 raise _lost(lost)
             put_back(wire, store.context.keystore, known, lost)
-        form = agree_on_format(wire, store.context.clock.now_us())
+        form = agree_on_format(wire, store.context.clock.now_us(), bytes.fromhex(key.archive_id))
         if known is not None and known.archive_id != form.archive_id:
             raise StartError(
                 "--archive: the data in this directory belong to another archive; give its URL, or another --data-dir"
             )
-        agree_on_root(wire, store.context.keystore, key)
+        _check_bound(key, form)
+        agree_on_root(wire, store.context.keystore, key.data)
     except BucketUnfit as error:
         raise StartError(f"--archive: the bucket is not fit: {error.message}") from None
     except BucketError as error:
@@ -89,11 +91,21 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: bytes, *, puts_back: boo
             raise StartError(
                 f"--archive: {error.message}; it must answer before it is used for the first time"
             ) from None
+        _check_bound(key, known)
         log.warning("the archive does not answer; commits continue", error=told(error))
         return ""
     if known is None:
         _remember(store, form)
     return form.archive_id.hex()
+
+
+def _check_bound(key: Key, form: ArchiveFormat) -> None:
+    """Raises StartError if a wrapped key file is for another archive."""
+    if key.archive_id and key.archive_id != form.archive_id.hex():
+        raise StartError(
+            f"KEY_UNAVAILABLE: the wrapped key file is for the archive {key.archive_id}, and this is the archive "
+            f"{form.archive_id.hex()}; wrap the key for it with `stateward keys wrap … --archive URL`"
+        )
 
 
 def missing(wire: Wire) -> list[str]:

@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, Durability
 from stateward_sidecar.errors import StartError
+from stateward_sidecar.settings import KeySource
 from stateward_sidecar.storage.engine import DATA_FILE, Engine
 from stateward_sidecar.storage.secretfiles import fingerprint, read_key_file
+from stateward_sidecar.storage.wrappedkey import is_wrapped, read_wrapped
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.store import KEYS_FILE
 from stateward_sidecar.telemetry import failures, log
@@ -144,13 +146,17 @@ def check_data(directory: Path) -> Check:
     return check
 
 
-def check_key(path: Path, key: bytes) -> Check:
-    """Returns the check whether the key file still holds the key."""
-    expected = fingerprint(key)
+def check_key(source: KeySource, key: bytes) -> Check:
+    """Returns the check whether the key file still holds the key. No service is asked: one that is away stops no
+    agent."""
+    expected, path = fingerprint(key), source.path
 
     def check() -> str:
+        if path is None:
+            return ""
         try:
-            found = fingerprint(read_key_file(path))
+            is_plain = source.kind == "file" and not is_wrapped(path)
+            found = fingerprint(read_key_file(path)) if is_plain else read_wrapped(path).key_id
         except StartError as error:
             return f"{error.message}; the next start will fail"
         if found != expected:
