@@ -41,4 +41,5 @@ class Opening:
 
     def join(self, store: Store, key: Key) -> None:
         """See ``start.join``."""
-        join(store, self._wire, self.bucket, key, puts_back=self._settings.archive_put_back)
+        puts_back = self._settings.archive_put_back
+        join(store, self._wire, self.bucket, key.data, archive_id=key.archive_id, puts_back=puts_back)

@@ -21,7 +21,6 @@ from stateward_sidecar.bucket.probe import probe_bucket
 from stateward_sidecar.errors import ArchiveUnavailable, StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import DATA_FILE
-from stateward_sidecar.storage.keysource import Key
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.thread import rows
@@ -58,8 +57,11 @@ def fetch_root(wire: Wire) -> bytes:
         raise StartError(f"--archive: {error.message}; a sidecar without data cannot start until {until}") from None
 
 
-def join(store: Store, wire: Wire, bucket: Bucket, key: Key, *, puts_back: bool = False) -> str:
+def join(
+    store: Store, wire: Wire, bucket: Bucket, key: bytes, *, archive_id: str = "", puts_back: bool = False
+) -> str:
     """Joins store and archive. Returns the archive's id; empty = the archive did not answer. Raises StartError.
+    ``archive_id``: of the only archive that the key may open; empty = any.
 
     A store that has joined before starts without an answer, so that commits do not depend on the bucket. With
     ``puts_back`` such a store puts the archive's format and root key back if they were lost.
@@ -75,13 +77,13 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: Key, *, puts_back: bool 
             if not puts_back:
                 raise _lost(lost)
             put_back(wire, store.context.keystore, known, lost)
-        form = agree_on_format(wire, store.context.clock.now_us(), bytes.fromhex(key.archive_id))
+        form = agree_on_format(wire, store.context.clock.now_us(), bytes.fromhex(archive_id))
         if known is not None and known.archive_id != form.archive_id:
             raise StartError(
                 "--archive: the data in this directory belong to another archive; give its URL, or another --data-dir"
             )
-        _check_bound(key, form)
-        agree_on_root(wire, store.context.keystore, key.data)
+        _check_bound(archive_id, form)
+        agree_on_root(wire, store.context.keystore, key)
     except BucketUnfit as error:
         raise StartError(f"--archive: the bucket is not fit: {error.message}") from None
     except BucketError as error:
@@ -91,7 +93,7 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: Key, *, puts_back: bool 
             raise StartError(
                 f"--archive: {error.message}; it must answer before it is used for the first time"
             ) from None
-        _check_bound(key, known)
+        _check_bound(archive_id, known)
         log.warning("the archive does not answer; commits continue", error=told(error))
         return ""
     if known is None:
@@ -99,11 +101,11 @@ def join(store: Store, wire: Wire, bucket: Bucket, key: Key, *, puts_back: bool 
     return form.archive_id.hex()
 
 
-def _check_bound(key: Key, form: ArchiveFormat) -> None:
+def _check_bound(archive_id: str, form: ArchiveFormat) -> None:
     """Raises StartError if a wrapped key file is for another archive."""
-    if key.archive_id and key.archive_id != form.archive_id.hex():
+    if archive_id and archive_id != form.archive_id.hex():
         raise StartError(
-            f"KEY_UNAVAILABLE: the wrapped key file is for the archive {key.archive_id}, and this is the archive "
+            f"KEY_UNAVAILABLE: the wrapped key file is for the archive {archive_id}, and this is the archive "
             f"{form.archive_id.hex()}; wrap the key for it with `stateward keys wrap … --archive URL`"
         )
 
