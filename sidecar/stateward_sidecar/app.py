@@ -206,6 +206,21 @@ class _Parts:
     warnings: tuple[str, ...]
 
 
+def _find_root(settings: Settings, opening: Opening | None, given_key: Key | None) -> tuple[bytes, Key]:
+    """Returns the root key of the archive that an empty directory goes on with (b"" = none), and the key that opens it.
+
+    Raises StartError before the directory has data, which would bind the next start."""
+    has_keys = (settings.data_dir / KEYS_FILE).exists()
+    root = opening.fetch_root() if opening is not None and not has_keys else b""
+    opened = given_key or Key(_make_key(settings, root))
+    if root and not opens_root(root, opened.data):
+        raise StartError(
+            f"KEY_UNAVAILABLE: the key {fingerprint(opened.data)} of {settings.key} does not open the "
+            f"archive {settings.archive}; {_RIGHT_KEY}"
+        )
+    return root, opened
+
+
 def _make_parts(
     settings: Settings,
     loop: asyncio.AbstractEventLoop,
@@ -219,15 +234,8 @@ def _make_parts(
     given_key = _find_key(settings)  # asks a service perhaps
     bucket = _open_bucket(settings)
     opening = _begin_archive(bucket, settings) if bucket is not None else None
-    has_keys = (settings.data_dir / KEYS_FILE).exists()
-    root = opening.fetch_root() if opening is not None and not has_keys else b""
-    opened = given_key or Key(_make_key(settings, root))
+    root, opened = _find_root(settings, opening, given_key)
     key = opened.data
-    if root and not opens_root(root, key):  # before the directory has data, which would bind the next start
-        raise StartError(
-            f"KEY_UNAVAILABLE: the key {fingerprint(key)} of {settings.key} does not open the "
-            f"archive {settings.archive}; {_RIGHT_KEY}"
-        )
     memory_bytes = settings.memory_bytes or memory_limit_bytes()
     cache_bytes = settings.cache_bytes or default_cache_bytes(memory_bytes)
     room = make_room(memory_bytes, cache_bytes)
