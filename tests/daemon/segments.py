@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.crash.faulty_daemon import FaultyDaemon
 from tests.daemon.process import started_with
 from tests.daemon.store import opened
 
@@ -24,15 +23,6 @@ SMALL = {SEGMENTS: "4096,1024"}
 
 class SmallDaemon(Daemon):
     """A daemon whose logs have segments of 4 KiB, at each start."""
-
-    def start(self) -> None:
-        """As of the class."""
-        with started_with(SMALL):
-            super().start()
-
-
-class SmallFaultyDaemon(FaultyDaemon):
-    """One that may die at a place."""
 
     def start(self) -> None:
         """As of the class."""

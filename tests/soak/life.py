@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.crash.faulty_daemon import FaultyDaemon
-from tests.daemon.segments import SmallFaultyDaemon
+from tests.daemon.process import started_with
+from tests.daemon.segments import SMALL
 from tests.soak.desk import NAMESPACE, made_of
 from tests.soak.device import VOLATILE, Device
 from tests.soak.ledger import HAS_ARCHIVE, Book, Ledger, hash_state, read_book, read_lines
@@ -27,6 +28,15 @@ PROGRESS_BYTES, PROGRESS_TIMEOUT_S = 4000, 60.0
 CROWD = 150  # more threads than the key store has slots for at first
 # Where the very first start may die: before and after the key file and the key store are made.
 FIRST_DEATHS = ("<storage.files:sync_directory", ">storage.files:create_file", "<storage.keystore:KeyStore._read_slots")
+
+
+class SmallFaultyDaemon(FaultyDaemon):
+    """One that may die at a place, and whose logs have small segments."""
+
+    def start(self) -> None:
+        """As of the class."""
+        with started_with(SMALL):
+            super().start()
 
 
 @dataclass
