@@ -9,6 +9,7 @@ from tests.daemon.driven import Driven, append
 from tests.daemon.small import BLOB_KEPT_S
 from tests.daemon.town import Town
 
+from stateward_sidecar.errors import BlobNotFound
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs import blobrows, blobsweep
 
@@ -37,21 +38,39 @@ def names(machine: Driven, content: bytes, thread: str = "job") -> None:
 
 
 def test_a_ship_opens_the_rows_that_changed(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A save beside thirty blobs opens none of their rows, and one more blob opens one or two."""
+    """A save beside thirty blobs opens and reads none of their rows, and one more blob opens one or two."""
     first = driven.machine("first")
     for number in range(30):
         first.write_blob("job", b"%d" % number)
     first.ship_now()
-    opened = Count(monkeypatch, blobrows.BLOB_ROWS, "open")
-    first.put(append())
-    first.ship_now()
-    assert opened.calls == 0
+    opened, read = Count(monkeypatch, blobrows.BLOB_ROWS, "open"), Count(monkeypatch, blobrows, "rows")
+    for _ in range(3):
+        first.put(append())
+        first.ship_now()
+    assert (opened.calls, read.calls) == (0, 0)
     first.write_blob("job", b"one more")
     first.ship_now()
     assert 1 <= opened.calls <= 2
     other = driven.machine("second")
     other.archive.own("default", "job", take_over=True)
     assert other.read_blob("job", sha256(b"one more").digest()) == b"one more"
+
+
+def test_a_ship_drops_the_rows_that_went(driven: Town) -> None:
+    """HEAD names no blob that was collected since the last ship, also if that is all that happened."""
+    first = driven.machine("first")
+    first.write_blob("job", b"named")
+    first.write_blob("job", b"not named")
+    names(first, b"named")
+    first.ship_now()
+    driven.time.sleep(BLOB_KEPT_S + 1)
+    first.sweep()
+    first.ship_now()
+    other = driven.machine("second")
+    other.archive.own("default", "job", take_over=True)
+    assert other.read_blob("job", sha256(b"named").digest()) == b"named"
+    with pytest.raises(BlobNotFound):
+        other.read_blob("job", sha256(b"not named").digest())
 
 
 def test_a_sweep_looks_at_no_other_threads(driven: Town, monkeypatch: pytest.MonkeyPatch) -> None:

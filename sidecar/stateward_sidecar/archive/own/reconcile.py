@@ -359,8 +359,7 @@ class Reconciler:
             yield {row.sequence: row.record for row in found if is_entry(row)}
 
     def _tip(self, thread: Thread) -> int:
-        moment = self._state.outbox.moment(thread.identity)
-        return moment.tip_sequence if moment is not None else 0
+        return self._state.outbox.tip(thread.identity)
 
     def _roll_back(
         self, thread: Thread, known: ArchiveHead, place: Place, seen: Seen | None, archived_sequence: int

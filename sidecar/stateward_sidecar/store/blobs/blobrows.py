@@ -17,11 +17,14 @@ from stateward.v1.diff_pb2 import Diff
 from stateward.v1.state_pb2 import BlobRef, Value
 from stateward_sidecar.codec.edits import Named
 from stateward_sidecar.codec.entries import SealedRun
+from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.seal import length_prefixed
 from stateward_sidecar.codec.state import StateTree, find_data
 from stateward_sidecar.codec.varints import skip_prefix
 from stateward_sidecar.errors import BlobNotFound, InvalidField
 from stateward_sidecar.storage import layout
+from stateward_sidecar.store.kinds.blob import BLOB, BLOB_REMOVED
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.table import Table
 from stateward_sidecar.store.thread.thread import Identity, rows
 
@@ -69,20 +72,29 @@ def list_blobs(txn: lmdb.Transaction, identity: Identity) -> Iterator[BlobRow]:
         yield row
 
 
+# After more entries than this the rows are read instead.
+CHANGES_MAX = 256
+
+
 class OpenedBlobs:
-    """The rows of a thread's blobs as they were opened last. A row that has not changed is not opened again, so a ship
-    opens what changed. Any thread may use it: what it knows is replaced as a whole."""
+    """The rows of a thread's blobs as they were opened last, while this process holds the thread. A row that has not
+    changed is not opened again, so a ship opens what changed. If no entry since then is about a blob, no row is read: a
+    long log has thousands of segments. Any thread may use it: what it knows is replaced as a whole."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        # By key: as sealed, and opened; and all that are opened.
-        self._known: tuple[dict[bytes, tuple[bytes, BlobRow]], list[BlobRow]] = {}, []
+        # By key: as sealed, and opened; all that are opened; and the newest entry at that time.
+        self._known: tuple[dict[bytes, tuple[bytes, BlobRow]], list[BlobRow], int] = {}, [], 0
 
-    def list(self, txn: lmdb.Transaction, identity: Identity) -> list[BlobRow]:
+    def list(self, txn: lmdb.Transaction, identity: Identity, tip_sequence: int = 0) -> list[BlobRow]:
         """Returns the rows of all blobs: the same list as before if none has changed. Nobody may change list or rows.
-        Raises Corrupt."""
-        (before, listed), found, is_same = self._known, dict[bytes, tuple[bytes, BlobRow]](), True
+        Raises Corrupt. ``tip_sequence``: the newest entry; 0 = all rows are read."""
+        before, listed, seen = self._known
+        if seen and _has_no_blob(txn, identity, seen, tip_sequence):
+            self._known = before, listed, tip_sequence
+            return listed
+        found, is_same = dict[bytes, tuple[bytes, BlobRow]](), True
         for key, record in rows(txn, identity.keys.all_of(b"Q")):
             known = before.get(key)
             if known is None or known[0] != record:
@@ -90,8 +102,19 @@ class OpenedBlobs:
             found[key] = known
         if not is_same or len(found) != len(before):
             listed = [row for _, row in found.values()]
-        self._known = found, listed
+        self._known = found, listed, tip_sequence
         return listed
+
+
+def _has_no_blob(txn: lmdb.Transaction, identity: Identity, after: int, until: int) -> bool:
+    """Whether no entry of these changed rows of blobs: each change has an entry that says so."""
+    if not after <= until <= after + CHANGES_MAX:
+        return False
+    for sequence in range(after + 1, until + 1):
+        record = blocks.get_entry(txn, identity.keys, sequence)
+        if record is None or unpack(record, sequence).header.kind in (BLOB.number, BLOB_REMOVED.number):
+            return False
+    return True
 
 
 def put_blob(txn: lmdb.Transaction, identity: Identity, row: BlobRow) -> None:

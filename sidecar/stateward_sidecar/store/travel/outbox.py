@@ -103,16 +103,22 @@ class Outbox:
                 return None
             # Rows of blobs are on disk only. If a commit came after the copy, they are newer: a blob that was removed
             # since would be missing in a HEAD whose versions name it.
-            if thread is None or load_head(txn, identity).tip_sequence > thread.head.tip_sequence:
+            stored = load_head(txn, identity)
+            if thread is None or stored.tip_sequence > thread.head.tip_sequence:
                 thread = load_thread(txn, context.keystore, identity.namespace_keys, identity.number, identity.uid)
             if txn.get(layout.blobs_key(identity.number)) is not None:
-                blobs = (opened or OpenedBlobs()).list(txn, identity)
+                blobs = (opened or OpenedBlobs()).list(txn, identity, stored.tip_sequence)
             # Without the whole history nothing is cleared here.
             is_clearing = not thread.floor_sequence and txn.get(layout.uncleared_key(identity.number)) is not None
         head = ThreadHead()
         head.CopyFrom(thread.head)
         head.ClearField("main")
         return Moment(thread, head, blobs, is_clearing)
+
+    def tip(self, identity: Identity) -> int:
+        """Returns the newest entry of a thread; 0 if it was deleted. Raises Corrupt."""
+        with self._context.engine.read() as txn:
+            return load_head(txn, identity).tip_sequence if txn.get(identity.keys.head) is not None else 0
 
     def is_marked(self, identity: Identity) -> bool:
         """Returns whether the thread has a row in the outbox."""
