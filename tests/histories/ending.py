@@ -50,6 +50,8 @@ class Ending:
         if self._fresh is not None:
             if any(machine.is_newer for machine in self._machines):
                 self._fresh.upgrade()
+            if self._fresh.weather is not None:  # what it uploads in the background is there before the collection
+                self._fresh.weather.clear()
             self._fresh.start()
         if is_whole:
             eventually(self.agree, self._agree_within_s)
