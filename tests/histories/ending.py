@@ -48,11 +48,7 @@ class Ending:
         if self._fresh is not None and is_whole:
             self.become_quiet()
         if self._fresh is not None:
-            if any(machine.is_newer for machine in self._machines):
-                self._fresh.upgrade()
-            if self._fresh.weather is not None:  # what it uploads in the background is there before the collection
-                self._fresh.weather.clear()
-            self._fresh.start()
+            self.begin(self._fresh)
         if is_whole:
             eventually(self.agree, self._agree_within_s)
         self.orphans("at first")
@@ -70,6 +66,14 @@ class Ending:
                 self._recorder.counts["segments"] += count_segments(machine.data_dir, machine.key)
             for complaint in machine.complaints:
                 self._recorder.write("finding", machine=machine.name, thread="", text=complaint)
+
+    def begin(self, fresh: Machine) -> None:
+        """Starts the machine that was never there before."""
+        if any(machine.is_newer for machine in self._machines):
+            fresh.upgrade()
+        if fresh.weather is not None:  # what it uploads in the background is there before the collection of garbage
+            fresh.weather.clear()
+        fresh.start()
 
     def look_at_bucket(self, objects: Callable[[], Objects]) -> None:
         """All machines gave their threads up. One that knows all keys prunes them, and collects what nobody needs."""
