@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -37,6 +38,7 @@ from tests.daemon.inside import daemon_inside
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest, GetServerInfoResponse
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest, SaveRequest, SaveResponse
+from stateward.v1.lease_service_pb2 import AcquireLeaseRequest
 from stateward.v1.thread_service_pb2 import WatchRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.service.local import connection
@@ -46,6 +48,7 @@ INFO = "stateward.v1.AdminService.GetServerInfo"
 SAVE = "stateward.v1.CheckpointService.Save"
 HYDRATE = "stateward.v1.CheckpointService.Hydrate"
 WATCH = "stateward.v1.ThreadService.Watch"
+LEASE = "stateward.v1.LeaseService.AcquireLease"
 WRITE_BLOB = "stateward.v1.BlobService.WriteBlob"
 # The lowest limit, and what the process has beside it: the interpreter's own, and what freed memory is still held.
 MEMORY_LIMIT, MEMORY_SLACK = 256 * MIB, 64 * MIB
@@ -350,7 +353,59 @@ def test_one_write_of_thousands_of_reads_takes_no_more_memory_than_there_is(path
         assert peak_bytes() < MEMORY_SLACK
 
 
+@pytest.mark.timeout(300)
+def test_small_answers_of_calls_that_have_waited(path: str, daemon: Daemon) -> None:
+    """Each of 20 connections has 250 calls under way before it gets an answer, and then it reads none of them. These
+    are small: those that others hold leave no memory for large ones."""
+    with FramedConnection(path) as made:
+        answer_to(made, SAVE, save(6 * MIB, "to be read small", "cold"))
+    ask = HydrateRequest(thread="cold", max_bytes=16 * MIB).SerializeToString()
+    with ExitStack() as stack, memory_peak(daemon) as peak_bytes:
+        for _ in range(20):
+            made = stack.enter_context(FramedConnection(path))
+            made.socket.settimeout(0.2)
+            with suppress(TimeoutError):
+                for call in range(1, 251):
+                    made.ask(HYDRATE, ask, call)
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            with FramedConnection(path) as neighbour:
+                answer_to(neighbour, INFO)
+            time.sleep(0.1)
+        assert peak_bytes() < 3 * MEMORY_SLACK // 2
+
+
 # Many -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+def test_calls_that_wait_take_no_more_memory_than_there_is(path: str, daemon: Daemon) -> None:
+    """Twenty-five thousand for a lease, on a hundred connections. Others are served, also on a connection with a call
+    that waits."""
+    def lease(number: int, wait_s: int) -> bytes:
+        request = AcquireLeaseRequest(thread="leased")
+        request.options.request_id = request.holder.name = request.holder.incarnation = f"{number}"
+        request.term.FromSeconds(600)
+        request.wait.FromSeconds(wait_s)
+        return request.SerializeToString()
+
+    with ExitStack() as stack, memory_peak(daemon) as peak_bytes:
+        holder = stack.enter_context(FramedConnection(path))
+        answer_to(holder, LEASE, lease(0, 0))
+        for number in range(1, 101):
+            made = stack.enter_context(FramedConnection(path))
+            made.socket.setblocking(False)
+            body = lease(number, 300)
+            heads = [HEAD.pack(len(body), call, REQUEST, 0, made.numbers[LEASE], 0) for call in range(1, 251)]
+            made.socket.send(b"".join(head + body for head in heads))
+        neighbour = stack.enter_context(FramedConnection(path, 60))
+        neighbour.ask(LEASE, lease(1000, 300), call=1)
+        until = time.monotonic() + 2
+        for call in itertools.count(2):
+            answer_to(neighbour, INFO, call=call)
+            if time.monotonic() > until:
+                break
+        assert peak_bytes() < MEMORY_SLACK
 
 
 @pytest.mark.timeout(120)
@@ -371,10 +426,13 @@ def test_one_process_has_no_more_than_its_share_of_connections(path: str, daemon
             "import sys; from stateward import Client\n"
             "with Client(sys.argv[1]) as client: print(client.server_info().wire)"
         )
-        other = subprocess.run(
-            [sys.executable, "-c", script, daemon.target], capture_output=True, text=True, check=True, timeout=60
-        )
-        assert other.stdout.strip() == "frames"
+        command, wires = [sys.executable, "-c", script, daemon.target], set[str]()
+        for _ in range(5):  # a busy machine may be too late for a greeting
+            other = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+            wires.add(other.stdout.strip())
+            if "frames" in wires:
+                break
+        assert "frames" in wires
         with daemon.client() as here:
             assert here.server_info().wire == "grpc"
     assert f"{os.getpid()}" in daemon.stderr

@@ -47,6 +47,10 @@ GREETING_S = 5.0
 GREETING_BYTES_MAX = 4 << 10
 CALLS_MAX = 256
 """The most unanswered calls of a connection that is still read."""
+CALL_BYTES = 16 << 10
+"""What a call takes until it is answered, beside its message. One that waits for a lease takes half of it."""
+OWN_CALLS, OWN_BYTES = 2, 4 << 10
+"""A connection that has fewer calls, and fewer bytes of messages and of answers, is read whatever others have."""
 TAKEN_BYTES_MAX = 256 << 10
 """The most bytes of small messages whose calls are unanswered, of a connection that is still read."""
 UNSENT_BYTES_MAX = 256 << 10
@@ -95,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._is_reading = True
         self.peer = self._listener.enter(self, transport.get_extra_info("socket"), self._own)
-        self._out = Outbox(self._transport, self._loop, self.peer.pid)
+        self._out = Outbox(self._transport, self._loop, self.peer.pid, self._listener.take)
         if (full := self._listener.why_full(self.peer)) is not None:
             self._end_with(full)
             return
@@ -171,7 +175,12 @@ class Connection(asyncio.BufferedProtocol):
             and self._taken_bytes < TAKEN_BYTES_MAX
             and self._out.unsent_bytes < UNSENT_BYTES_MAX
             and (stream is None or stream.call.waiting_bytes < LARGE_BYTES)
-            and (self._taken_bytes == 0 or self._listener.has_room(self))
+            and (self._has_little() or self._listener.has_room(self))
+        )
+
+    def _has_little(self) -> bool:
+        return (
+            len(self._running) < OWN_CALLS and self._taken_bytes < OWN_BYTES and self._out.unsent_bytes < OWN_BYTES
         )
 
     def _go_on(self) -> None:
@@ -285,12 +294,14 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _begin(self, running: Running, timeout_s: float | None) -> None:
+        is_counted = len(self._running) >= OWN_CALLS  # the first ones are bounded by the number of connections
         self._running[running.number] = running
         self._listener.begun_calls += 1
         if running.method.is_stream:
             self._stream = running
+        running.counted_bytes = running.size_bytes + is_counted * CALL_BYTES
         self._taken_bytes += running.size_bytes
-        self._listener.taken_bytes += running.size_bytes
+        self._listener.take(running.counted_bytes)
         if running.method.is_passed and running.size_bytes:
             running.drop = self._drop
             self._listener.passing.take(self, running)
@@ -332,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         if running.timer is not None:
             running.timer.cancel()
         self._taken_bytes -= running.size_bytes
-        self._listener.give_back(running.size_bytes)
+        self._listener.take(-running.counted_bytes)
         running.call.drop()
         self._out.when_handed_out(running.call.handed_out)
         if kind != CANCEL and not self._transport.is_closing():

@@ -29,8 +29,8 @@ from stateward_sidecar.telemetry import log
 CONNECTIONS_MAX, OF_ONE_PROCESS_MAX = 1024, 512
 """The most connections, and of them those of one process. Fewer if half of the files that the process may open are."""
 TAKEN_PART = 8
-"""Small messages that wait for their calls may have one part of this many of the memory for requests. Beyond it, each
-connection may have one call at a time."""
+"""Calls that are not answered, their small messages, and small answers that were not taken may have one part of this
+many of the memory for requests. Beyond it, each connection has few calls at a time (``OWN_CALLS``)."""
 BACKLOG, TURN_CONNECTIONS = 1024, 8
 """How many may wait to be accepted, and how many of them are in one turn of the event loop."""
 LOGGED_S = 60.0
@@ -65,7 +65,7 @@ class Listener:
         self.shared = memoryview(bytearray(LARGE_BYTES))
         """What all connections read into: a read is taken apart before the next one."""
         self.taken_bytes = 0
-        """Of small messages whose calls are not answered yet."""
+        """Of calls that are not answered yet, their small messages, and small answers that were not taken."""
         self._connections_max = min(CONNECTIONS_MAX, _open_files() // 2)
         self.passing = Passing(self.loop, gather)
         self.begun_calls = 0
@@ -178,15 +178,15 @@ class Listener:
     # The bounds of messages.
 
     def has_room(self, connection: Connection) -> bool:
-        """Whether a connection that has a call may have another one. Else it is told when it may."""
+        """Whether a connection that has some calls may have another one. Else it is told when it may."""
         if self.taken_bytes < self._taken_max:
             return True
         self._waiting[connection] = None
         return False
 
-    def give_back(self, size_bytes: int) -> None:
-        """The call of a small message has ended."""
-        self.taken_bytes -= size_bytes
+    def take(self, size_bytes: int) -> None:
+        """Counts calls, and answers that a peer has not taken; less than 0 = they are gone."""
+        self.taken_bytes += size_bytes
         if self._waiting and self.taken_bytes < self._taken_max:
             waiting, self._waiting = self._waiting, {}
             for each in waiting:

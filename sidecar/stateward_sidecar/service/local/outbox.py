@@ -20,9 +20,14 @@ OWED_BYTES, OWED_S = 64 << 10, 60.0
 class Outbox:
     """Used on the event loop only."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, pid: int) -> None:
-        """``pid``: of the peer, for the log."""
-        self._transport, self._loop, self._pid = transport, loop, pid
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, pid: int, count: Callable[[int], None]
+    ) -> None:
+        """``pid``: of the peer, for the log. ``count`` is told how many more bytes of small frames the peer has not
+        taken; less than 0 = fewer."""
+        self._transport, self._loop, self._pid, self._count = transport, loop, pid, count
+        # Small frames since everything was taken, and what was told of them. Large ones have a share of memory.
+        self._small_bytes = self._counted_bytes = 0
         # The protocol is told of every byte that waits, and when none waits any more.
         transport.set_write_buffer_limits(0, 0)
         self._frames: list[bytes] = []
@@ -48,6 +53,8 @@ class Outbox:
         self._frames.append(pack_head(len(body), call, kind))
         self._frames.append(body)
         self._kept_bytes += HEAD_BYTES + len(body)
+        if len(body) <= LARGE_BYTES:
+            self._small_bytes += HEAD_BYTES + len(body)
 
     def when_handed_out(self, callbacks: list[Callable[..., None]]) -> None:
         """Calls these when all frames so far have been taken, or nobody takes them."""
@@ -70,9 +77,16 @@ class Outbox:
                 self._transport.write(data)
         if not self.unsent_bytes:
             self.settle()
+        elif (small_bytes := min(self.unsent_bytes, self._small_bytes)) > self._counted_bytes:
+            self._count(small_bytes - self._counted_bytes)
+            self._counted_bytes = small_bytes
 
     def settle(self) -> None:
         """Everything was handed out, or nobody takes it."""
+        self._small_bytes = 0
+        if self._counted_bytes:
+            counted_bytes, self._counted_bytes = self._counted_bytes, 0
+            self._count(-counted_bytes)
         handed_out, self._handed_out = self._handed_out, []
         for each in handed_out:
             each(None)

@@ -44,11 +44,15 @@ class LocalMethod:
 class Running:
     """A call under way."""
 
-    __slots__ = ("_is_late", "call", "drop", "is_left", "method", "number", "size_bytes", "task", "timer")
+    __slots__ = (
+        "_is_late", "call", "counted_bytes", "drop", "is_left", "method", "number", "size_bytes", "task", "timer",
+    )  # fmt: skip
 
     def __init__(self, number: int, method: LocalMethod, call: LocalCall, size_bytes: int) -> None:
         """``size_bytes``: of a small message, which has no share of memory."""
         self.number, self.method, self.call, self.size_bytes = number, method, call, size_bytes
+        self.counted_bytes = 0
+        """How much of the memory that all connections share it takes."""
         self.task: Eager | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.drop: Callable[[Running], None] | None = None
