@@ -4,6 +4,8 @@
     ├── VersionMismatch        another agent saved first: hydrate, redo the change, save (or use `update`)
     ├── RecordConflict         a record has another revision than expected: get it, redo the change, put it again
     ├── UidMismatch            the thread that was meant was deleted, and another one may have its name: read it anew
+    ├── SetBack                the thread lacks what this client has seen of it: its store or archive was set back
+    ├── SaveLost               a save that was not archived went when another sidecar took the thread: read it anew
     ├── NotFound
     │   ├── ThreadNotFound     no such thread
     │   ├── VersionNotFound    no such version, checkpoint id, tag or branch
@@ -160,6 +162,33 @@ class UidMismatch(StatewardError):
     thread = Fact(str, "Name of the thread; empty = unknown.")
     uid = Fact(str, "Uid of the thread that has the name now; empty = there is none.")
     expected_uid = Fact(str, "The uid that the request expected; empty = unknown.")
+
+
+class SetBack(StatewardError):
+    """The thread lacks an entry that this client has seen, by the file that STATEWARD_LAST_SEEN names: its store, or
+    its archive, was set back to an older copy.
+
+    Nothing was sent. Each call about the thread raises it until the file no longer names the thread. Find out who put
+    the older copy there before you go on.
+    """
+
+    thread = Fact(str, "Name of the thread.")
+    sequence = Fact(int, "The place in the journal of the entry that is missing.")
+    newest_sequence = Fact(int, "The newest place that the journal has.")
+
+
+class SaveLost(StatewardError):
+    """The thread lacks an entry that this client has seen, by the file that STATEWARD_LAST_SEEN names: the entry was
+    not archived, and another sidecar has taken the thread since.
+
+    That is what COMMITTED promises: it holds while the machine does. Raised once. Read the thread anew, and do again
+    what is missing; `orphan` keeps the entry if its machine is back.
+    """
+
+    thread = Fact(str, "Name of the thread.")
+    sequence = Fact(int, "The place in the journal of the entry that is missing.")
+    newest_sequence = Fact(int, "The newest place that the journal has.")
+    orphan = Fact(str, "Name of the thread that keeps the entry; empty = unknown.")
 
 
 class NotFound(StatewardError):

@@ -19,6 +19,7 @@ from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.stream import Stream, watching
 from stateward._io.channel import Settings
+from stateward._io.lastseen import LastSeen
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
@@ -68,6 +69,7 @@ class Session:
         self.blob_policy = BlobPolicy(blob_threshold)
         self.migrations = checked(migrations)
         self._ephemeral = tuple(several(ephemeral, "ephemeral", "names"))
+        self._last_seen = LastSeen.of(os.environ)
         self._closed = False
         self._lock, self._lock_pid = threading.Lock(), os.getpid()
         self._connections: dict[tuple[int, Any], Connection] = {}
@@ -137,6 +139,8 @@ class Session:
 
     def with_retries(self, operation: Operation[T]) -> Operation[T]:
         """Returns the operation with its calls retried as the settings say."""
+        if self._last_seen is not None:
+            operation = self._last_seen.watching(operation)
         if self.settings.take_over:  # the client takes a thread that another sidecar holds, and never waits for it
             return with_retries(with_take_over(operation), self.patience_s, renew=self.renew_token)
         return with_retries(operation, self.patience_s, lambda: self.settings.retry_timeout_s, self.renew_token)
