@@ -158,6 +158,31 @@ class Tag(FromProto):
 
 
 @dataclass(frozen=True)
+class EntryDigest(FromProto):
+    """The digest of a journal entry. It covers all entries before it."""
+
+    sequence: int
+    version: int
+    """The version that the entry made; 0 = none."""
+    previous_digest: bytes
+    """Digest of the entry before it; empty for the first one."""
+    digest: bytes
+    without_content: bool
+    """True = its content was pruned, or is in the archive only, so that the digest could not be computed again."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """That a thread continues a version: each entry behind it, up to the newest one, continues the one before it.
+
+    Entries that were removed after a prune are missing: the next one then has a `previous_digest` of its own.
+    """
+
+    uid: str
+    entries: tuple[EntryDigest, ...]
+
+
+@dataclass(frozen=True)
 class ForkSource(FromProto):
     """The version that a fork was made from."""
 

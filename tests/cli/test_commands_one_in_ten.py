@@ -71,6 +71,7 @@ TABLE: dict[str, Any] = {
         Many(("--trajectories", "--status", "waiting")), One(("--versions",)),
     ],
     "verify": [Many((), lists=False), One()],
+    "audit-proof": One(),
     "migrate": Many(("migrations:migrations", "--dry-run", "--json"), lists=False),
     "rm": Many(("--prefix", "t", "--yes", "--json"), OPENED),
     "watch": One(("--from-start", "--until", "3", "--for", "20", "--json")),

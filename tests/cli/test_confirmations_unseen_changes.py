@@ -349,7 +349,7 @@ LOOKING = {
     "threads", "show", "history", "diff", "replay", "watch", "effects", "records list", "records get", "tools",
     "failures", "waiting", "export", "archive status", "archive list", "archive verify", "doctor", "stats", "verify",
     "conformance", "demo", "completion", "status", "service print", "token list",
-    "audit-log check",
+    "audit-log check", "audit-proof",
 }  # fmt: skip
 """They change nothing that anybody else has written."""
 NOT_ASKING = {

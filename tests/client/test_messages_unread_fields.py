@@ -40,6 +40,7 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (archive.RestoreProgress, archive_service_pb2.RestoreArchiveResponse),
     (events.Pruned, thread_service_pb2.VersionSpans),
     (models.Branch, thread_pb2.Branch),
+    (models.EntryDigest, thread_service_pb2.EntryDigest),
     (models.Checkpoint, checkpoint_pb2.Checkpoint),
     (models.DurableResult, thread_service_pb2.WaitDurableResponse),
     (models.ForkSource, thread_pb2.ForkSource),

@@ -73,6 +73,7 @@ def test_every_error_of_the_daemon_is_in_the_contract() -> None:
 def test_every_exception_of_the_client_is_reachable() -> None:
     """Each class of the client without subclasses comes from a reason, or is made by the client itself."""
     own = {"ForkedProcess", "NotArchivedYet", "ThreadsUnreadable", "OtherSettings", "WrongTarget"}
+    own |= {"SetBack", "SaveLost"}  # of what the client has seen (STATEWARD_LAST_SEEN)
     own |= {"RateExceeded"}  # of QUOTA_EXCEEDED with RetryInfo
     own |= {"EffectFailed", "EffectUncertain", "EffectInProgress", "HandoffTaken", "NoHandoff", "UnreadAnswer"}
     found = [kind for kind in subclasses(client_errors.StatewardError) if kind.__module__ == client_errors.__name__]

@@ -40,7 +40,7 @@ READS = {
     "GetServerInfo", "GetStats", "Verify", "Diagnose", "GetArchive", "ListArchive", "VerifyArchive", "ExportThread",
     "ReadBlob", "StatBlob", "Hydrate", "GetCheckpoint", "ListCheckpoints", "ReadHistory", "ReadLog", "DiffCheckpoints",
     "ListEffects", "GetRecords", "ListRecords", "ListRecordPrefixes", "ListSignals", "GetThread", "ListThreads",
-    "CountThreads", "Watch", "WaitDurable",
+    "CountThreads", "Watch", "WaitDurable", "ReadDigests",
 }  # fmt: skip
 # They need an archive, or end the daemon. None of them has a field for a token, which the test of fields checks.
 ELSEWHERE = {"Attach", "Detach", "RepairThread", "RestoreArchive", "CollectGarbage", "Drain", "RunCalls"}

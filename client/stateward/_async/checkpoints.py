@@ -8,10 +8,10 @@ from typing import Unpack
 
 from stateward._frames import ends_at_the_caller
 from stateward._io.aio.session import AsyncSession
-from stateward._operations import reading, unfolding
+from stateward._operations import proving, reading, unfolding
 from stateward._operations.reading import CheckpointFilters
 from stateward._operations.steps import ThreadRef, projection
-from stateward.models import At, Checkpoint
+from stateward.models import At, Checkpoint, Proof
 from stateward.state import State
 
 
@@ -29,6 +29,17 @@ class AsyncCheckpoints:
     async def get(self, at: At | None = None) -> Checkpoint:
         """Returns a version without its state: the head of the branch, or another one, as in `hydrate`."""
         return await self._session.run(reading.get_checkpoint(self._ref, at))
+
+    async def prove(self, since: Checkpoint | tuple[int, bytes] | None = None) -> Proof:
+        """Returns the digests of all journal entries behind a version, or of all entries.
+
+        The daemon computes each digest again from what it has stored, and this client compares that each entry
+        continues the one before it. So whoever kept a version with its digest, as a Checkpoint or as (number, digest),
+        knows that nothing before it was changed, and that nothing behind it begins anew. Raises VersionMismatch if the
+        version has another digest, VersionNotFound if there is no such version, and Corrupt if the entries do not
+        continue each other.
+        """
+        return await self._session.run(proving.prove(self._ref, since))
 
     def list(
         self, *, branch: str = "", before: At | None = None, **filters: Unpack[CheckpointFilters]

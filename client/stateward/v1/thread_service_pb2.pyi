@@ -482,6 +482,44 @@ class WaitDurableResponse(_message.Message):
     newest_sequence: int
     def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., newest_sequence: _Optional[int] = ...) -> None: ...
 
+class ReadDigestsRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "uid", "after_sequence", "after_digest")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    uid: str
+    after_sequence: int
+    after_digest: bytes
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., after_sequence: _Optional[int] = ..., after_digest: _Optional[bytes] = ...) -> None: ...
+
+class ReadDigestsResponse(_message.Message):
+    __slots__ = ("uid", "entries", "newest_sequence")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    entries: _containers.RepeatedCompositeFieldContainer[EntryDigest]
+    newest_sequence: int
+    def __init__(self, uid: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[EntryDigest, _Mapping]]] = ..., newest_sequence: _Optional[int] = ...) -> None: ...
+
+class EntryDigest(_message.Message):
+    __slots__ = ("sequence", "version", "previous_digest", "digest", "without_content")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_CONTENT_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    version: int
+    previous_digest: bytes
+    digest: bytes
+    without_content: bool
+    def __init__(self, sequence: _Optional[int] = ..., version: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., without_content: bool = ...) -> None: ...
+
 class AttachRequest(_message.Message):
     __slots__ = ("namespace", "thread", "mode", "wait")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]

@@ -107,6 +107,11 @@ class ThreadServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_thread__service__pb2.WaitDurableRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_thread__service__pb2.WaitDurableResponse.FromString,
                 _registered_method=True)
+        self.ReadDigests = channel.unary_unary(
+                '/stateward.v1.ThreadService/ReadDigests',
+                request_serializer=stateward_dot_v1_dot_thread__service__pb2.ReadDigestsRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_thread__service__pb2.ReadDigestsResponse.FromString,
+                _registered_method=True)
         self.Attach = channel.unary_unary(
                 '/stateward.v1.ThreadService/Attach',
                 request_serializer=stateward_dot_v1_dot_thread__service__pb2.AttachRequest.SerializeToString,
@@ -233,6 +238,15 @@ class ThreadServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadDigests(self, request, context):
+        """Reads the digests of the journal behind an entry, so that a caller who kept one sees that all later entries continue
+        it. The daemon computes each digest again from what is stored. Fails with VERSION_NOT_FOUND if the thread does not
+        have the entry, and with CORRUPT if an entry does not continue the one before it, or is not what its digest says.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Attach(self, request, context):
         """Makes this sidecar the owner of a thread in the archive, or only reads the thread. Writes attach a thread by
         themselves, with IF_FREE and without waiting. Fails with NO_ARCHIVE if there is no archive, and with NOT_OWNER if
@@ -317,6 +331,11 @@ def add_ThreadServiceServicer_to_server(servicer, server):
                     servicer.WaitDurable,
                     request_deserializer=stateward_dot_v1_dot_thread__service__pb2.WaitDurableRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_thread__service__pb2.WaitDurableResponse.SerializeToString,
+            ),
+            'ReadDigests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadDigests,
+                    request_deserializer=stateward_dot_v1_dot_thread__service__pb2.ReadDigestsRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_thread__service__pb2.ReadDigestsResponse.SerializeToString,
             ),
             'Attach': grpc.unary_unary_rpc_method_handler(
                     servicer.Attach,
@@ -688,6 +707,33 @@ class ThreadService(object):
             '/stateward.v1.ThreadService/WaitDurable',
             stateward_dot_v1_dot_thread__service__pb2.WaitDurableRequest.SerializeToString,
             stateward_dot_v1_dot_thread__service__pb2.WaitDurableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadDigests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.ThreadService/ReadDigests',
+            stateward_dot_v1_dot_thread__service__pb2.ReadDigestsRequest.SerializeToString,
+            stateward_dot_v1_dot_thread__service__pb2.ReadDigestsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -123,6 +123,7 @@ METHODS = {
     "DeleteBranch": _write(RequestId.OPTIONAL, Lease.NEEDED, Head.BRANCH, eases=True),
     "Watch": READ,
     "WaitDurable": READ,
+    "ReadDigests": READ,
     "Attach": WORK,
     "Detach": UPKEEP,
     # BlobService

@@ -38,6 +38,8 @@ from stateward.v1.thread_service_pb2 import (
     MoveBranchResponse,
     PruneThreadRequest,
     PruneThreadResponse,
+    ReadDigestsRequest,
+    ReadDigestsResponse,
     SetTagRequest,
     SetTagResponse,
     UpdateThreadRequest,
@@ -67,6 +69,7 @@ from stateward_sidecar.service.calls.ownership import ROUNDS, await_archived, wr
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.check import check_watched
 from stateward_sidecar.service.checks.checkparts import check_labels
+from stateward_sidecar.store.check.proof import Prover
 from stateward_sidecar.store.items.leases import view_lease
 from stateward_sidecar.store.journal.admitting import other_creation
 from stateward_sidecar.store.journal.finding import Written, check_history
@@ -93,6 +96,7 @@ class ThreadService:
         self._calls = calls
         self._ownership = calls.ownership
         self._store = calls.store
+        self._prover = Prover(calls.store.context)
         self._feed = feed
 
     async def get_thread(self, request: GetThreadRequest, context: grpc.aio.ServicerContext) -> GetThreadResponse:
@@ -326,6 +330,26 @@ class ThreadService:
         elif entry.sequence <= receipt.archived_sequence:
             receipt.durability = DURABILITY_ARCHIVED
         return answer
+
+    async def read_digests(self, request: ReadDigestsRequest, context: grpc.aio.ServicerContext) -> ReadDigestsResponse:
+        check.check_place(request)
+        check.check_after(request)
+        sequence, digest = request.after_sequence, request.after_digest
+        entry = Written(request.namespace, request.thread, sequence, request.uid, digest)
+
+        def prove() -> ReadDigestsResponse:
+            with self._store.context.engine.read() as txn:
+                line = self._store.threads.get(txn, request.namespace, request.thread)
+            if request.uid not in ("", line.identity.uid_text):
+                raise other_creation(line.identity, request.uid, "the entry is gone")
+            if sequence and self._find_line(entry).number != line.number:
+                raise VersionNotFound(
+                    f"entry {sequence} is in an orphan of thread {request.thread!r}, and not in its history",
+                    thread=request.thread, sequence=sequence,
+                )  # fmt: skip
+            return self._prover.prove(line, sequence, digest)
+
+        return await self._ownership.read(request.namespace, request.thread, lambda: self._calls.scan(prove))
 
     def _find_line(self, entry: Written) -> Thread:
         """Returns the line that has the entry. Raises Fenced if the entry is not in the thread's history, and

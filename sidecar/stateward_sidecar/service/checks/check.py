@@ -26,6 +26,7 @@ from stateward.v1.thread_pb2 import Retention, ThreadOptions
 from stateward.v1.thread_service_pb2 import (
     DeleteThreadRequest,
     PruneThreadRequest,
+    ReadDigestsRequest,
     VersionSpans,
     WaitDurableRequest,
     WatchRequest,
@@ -252,6 +253,16 @@ def check_written(request: WaitDurableRequest) -> None:
     check_uid(request.receipt.uid, "receipt.uid")
     if request.receipt.digest and len(request.receipt.digest) != DIGEST_BYTES:
         raise InvalidField("receipt.digest", f"has {len(request.receipt.digest)} bytes, not {DIGEST_BYTES}")
+
+
+def check_after(request: ReadDigestsRequest) -> None:
+    """Checks the fields that identify the entry behind which digests are read."""
+    check_uid(request.uid, "uid")
+    if request.after_sequence < 0:
+        raise InvalidField("after_sequence", f"{request.after_sequence} is negative")
+    wanted = DIGEST_BYTES if request.after_sequence else 0
+    if len(request.after_digest) != wanted:
+        raise InvalidField("after_digest", f"has {len(request.after_digest)} bytes, not {wanted}")
 
 
 def _check_content(request: SaveRequest, *, is_based: bool) -> list[Named]:

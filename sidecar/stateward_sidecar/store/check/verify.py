@@ -261,9 +261,7 @@ class Verifier:
         if is_hole and (in_window or thread.pruned.is_empty):
             raise Corrupt(f"{header.sequence - progress.sequence - 1} journal entries before the entry are missing")
         self._verify_index(txn, thread, entry, metadata)
-        if is_cut(thread.pruned, header) or 0 < header.version <= thread.floor_version:
-            return  # the edits are pruned, or what they need is in the archive only
-        if _went_with_thread(txn, thread, entry):
+        if is_content_gone(txn, thread, entry):
             return
         # A version between the floor and the first snapshot after it needs history that only the archive has.
         with suppress(*_elsewhere(thread)):
@@ -380,6 +378,14 @@ class Verifier:
 def _is_copy(thread: Thread) -> bool:
     """Returns whether another machine owns the thread."""
     return thread.access == THREAD_ACCESS_REMOTE
+
+
+def is_content_gone(txn: lmdb.Transaction, thread: Thread, entry: Entry) -> bool:
+    """Returns whether the edits of an entry are pruned, or what they need is in the archive only."""
+    header = entry.header
+    if is_cut(thread.pruned, header) or 0 < header.version <= thread.floor_version:
+        return True
+    return _went_with_thread(txn, thread, entry)
 
 
 def _went_with_thread(txn: lmdb.Transaction, thread: Thread, entry: Entry) -> bool:
