@@ -408,6 +408,7 @@ def test_a_daemon_that_asks_for_a_token(tmp_path: Path) -> None:
         answer = run("--target", daemon.target, "doctor", "--json", STATEWARD_TOKEN_FILE=str(token))
         found = {item["check"]: item for item in json.loads(answer.out)["findings"]}
         assert found["daemon"]["verdict"] == found["version"]["verdict"] == "ok"
+        assert "this caller is me" in found["daemon"]["summary"]
         assert "me may not admin" in found["machine"]["summary"]
         assert "access" not in found
 

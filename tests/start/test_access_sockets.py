@@ -122,6 +122,8 @@ def test_who_comes_through_it_is_its_principal(place: Place, wire: str) -> None:
         )
         a.thread("a-1").append("m", 1)
         assert a.server_info().wire == b.server_info().wire == wire
+        assert (a.server_info().principal, b.server_info().principal) == ("a", "b")
+        assert (a.server_info().reads_part, b.server_info().reads_part) == (True, False)
         with pytest.raises(PermissionDenied, match="a may not write team/b-1"):
             a.thread("b-1").append("m", 1)
         with stack.enter_context(b.thread("a-1").watch(after_sequence=0)) as watch:

@@ -67,8 +67,9 @@ def examine(client: Client, probe_bucket: bool, flags: Sequence[str], opened: Pl
         return [*items, check_package(), *(run_check(flags) if _is_here(client.target) else ())]
     took_s = time.monotonic() - began
     over = f" over {server.wire}" if server.wire else ""
-    facts = {"answer_ms": took_s * 1e3, "wire": server.wire}
-    items.append(Item("daemon", "ok", f"answers within {took_s * 1e3:.1f} ms{over}", facts=facts))
+    who = f"; this caller is {server.principal}" if server.principal else ""
+    facts = {"answer_ms": took_s * 1e3, "wire": server.wire, "principal": server.principal}
+    items.append(Item("daemon", "ok", f"answers within {took_s * 1e3:.1f} ms{over}{who}", facts=facts))
     items += [check_version(server), check_package()]
     try:
         found = client.diagnose(probe_bucket=probe_bucket)

@@ -45,6 +45,7 @@ def stats(
             *(("not ready", why) for why in server.not_ready),
             *([("draining", "takes no new work; `stateward drain --undo` ends that")] if now.draining else []),
             *([("wire", server.wire)] if server.wire else []),
+            *([("principal", f"{server.principal}, who makes this call")] if server.principal else []),
             ("features", ", ".join(sorted(server.features)) or "none beyond the basics"),
             ("durability", f"{status_word(server.default_durability)} by default"),
             ("largest state", size(server.max_state_bytes)),
