@@ -15,7 +15,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from tests.daemon.framed import FramesGone
+from tests.daemon.framed import FramedConnection, FramesGone, FramesRefused
+from tests.daemon.inside import daemon_inside
 from tests.start.contract import (
     METHODS,
     STREAMED,
@@ -37,6 +38,8 @@ from stateward.errors import PermissionDenied, StatewardError, Unauthenticated
 from stateward.testing import run_daemon
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission.accessfile import SOCKETS_MAX, read_access_file
+from stateward_sidecar.service.calls.localcall import Peer
+from stateward_sidecar.service.local import listener
 from stateward_sidecar.service.methods import RULES
 from stateward_sidecar.service.serving.server import own_connections_max
 
@@ -442,6 +445,24 @@ def test_a_busy_connection_of_frames_gets_its_answer(place: Place) -> None:
         wait_until(lambda: not place.path("a").exists())
         with pytest.raises((grpc.RpcError, FramesGone, OSError)):
             begin(channel, METHODS["GetServerInfo"], iter([request_of(METHODS["GetServerInfo"], "")]), None).result()
+
+
+def test_connections_of_one_socket_leave_places_to_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers whose processes have no number here, and the same user: each principal has its own places."""
+    monkeypatch.setattr(listener, "peer_of", lambda made: Peer(0, 1000, 0))
+    monkeypatch.setattr(listener, "OF_ONE_PROCESS_MAX", 2)
+    place.write(place.own("a"), place.own("b"))
+
+    def is_taken(name: str, stack: ExitStack) -> bool:
+        try:
+            stack.enter_context(FramedConnection(f"{place.path(name)}~"))
+        except FramesRefused:
+            return False
+        return True
+
+    with daemon_inside(place.directory, access=str(place.file)), ExitStack() as stack:
+        assert [is_taken("a", stack) for _ in range(3)] == [True, True, False]
+        assert [is_taken("b", stack) for _ in range(3)] == [True, True, False]
 
 
 def test_a_socket_that_somebody_else_took_is_left(place: Place) -> None:

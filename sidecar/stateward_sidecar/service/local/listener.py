@@ -39,6 +39,9 @@ CLOSE_LOOK_S = 0.02
 """How often is looked whether the calls of a socket that is closed have ended."""
 
 
+_Whose = tuple[int, Path | None]
+
+
 @dataclass(slots=True)
 class _Socket:
     made: socket.socket
@@ -71,10 +74,10 @@ class Listener:
         self.begun_calls = 0
         """Since the start."""
         self._taken_max = room.requests.total_bytes // TAKEN_PART
-        self._connections: dict[Connection, int] = {}
-        self._of_process = Counter[int]()
+        self._connections: dict[Connection, _Whose] = {}
+        self._of_process = Counter[_Whose]()
         # Who was named in the log as refused, since when.
-        self._logged, self._logged_s = set[int](), 0.0
+        self._logged, self._logged_s = set[_Whose](), 0.0
         self._waiting: dict[Connection, None] = {}
         self._sockets = list[_Socket]()
 
@@ -167,7 +170,7 @@ class Listener:
             log.warning("connections were refused", wire="frames", pid=peer.pid, uid=peer.uid, connections=count - 1)
         return QueueFull(f"{whose} have {count - 1} connections of the local wire; use gRPC", queued=count - 1)
 
-    def _is_news(self, whose: int) -> bool:
+    def _is_news(self, whose: _Whose) -> bool:
         """Whether the log has not named somebody just now: else a loop of connects would fill the disk."""
         if (now := self.loop.time()) >= self._logged_s + LOGGED_S:
             self._logged, self._logged_s = set(), now
@@ -199,9 +202,10 @@ def _open_files() -> int:
     return 2 * CONNECTIONS_MAX if soft == resource.RLIM_INFINITY else soft
 
 
-def _whose(peer: Peer) -> int:
-    """Returns whom a connection is counted to: the process, or below 0 the user of one that has no number here."""
-    return peer.pid or -1 - peer.uid
+def _whose(peer: Peer) -> _Whose:
+    """Returns whom a connection is counted to: the process, or below 0 the user of one that has no number here; at the
+    socket of a principal apart from those at others."""
+    return peer.pid or -1 - peer.uid, peer.socket
 
 
 def _identity(path: Path) -> tuple[int, int]:
