@@ -20,7 +20,7 @@ from stateward._version import VERSION
 from stateward.v1.error_reason_pb2 import ErrorReason
 from stateward_sidecar import settings
 from stateward_sidecar.errors import StartError
-from stateward_sidecar.service.serving.server import _check_private
+from stateward_sidecar.service.serving.sockets import _check_private
 from stateward_sidecar.settings import default_socket
 
 
