@@ -23,6 +23,7 @@ from stateward._keeping import find_place, keep, kept
 from stateward._naming import name_for, text_of
 from stateward._operations.steps import thread_error
 from stateward._settling import settle
+from stateward._spreading import Spreader, decoded, is_spread, logs_of
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, prompt_of, waiting
 from stateward.changes import Append, Change, SetSlot
 from stateward.durations import Duration
@@ -40,6 +41,10 @@ SCHEMAS: dict[Any, str] = {bool: "boolean", str: "string", int: "integer", float
 ID, WORKFLOW, TIME = "checkpoint_id", "workflow_name", "timestamp"
 REQUESTS = "pending_request_info_events"
 SLOTS = tuple(field.name for field in fields(WorkflowCheckpoint))
+SPREAD = ("messages", "state")
+"""The slots that are spread over logs if they are large."""
+PIECES = "checkpoint_pieces"
+"""Label of versions that have pieces of a large checkpoint, before the version that has the checkpoint."""
 
 
 class StatewardCheckpointStorage(Connected):
@@ -75,6 +80,7 @@ class StatewardCheckpointStorage(Connected):
         self._name = name_for(thread)
         self._allowed_types = frozenset(allowed_checkpoint_types)
         self._given: Answered | None = None  # the answers that a workflow was given
+        self._spreader = Spreader(self._client)
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> str:
         """Saves a checkpoint, in place of one with the same id, and returns the id.
@@ -87,14 +93,18 @@ class StatewardCheckpointStorage(Connected):
 
     async def _save(self, checkpoint: WorkflowCheckpoint, encoded: dict[str, RawValue]) -> str:
         is_continued = checkpoint.previous_checkpoint_id is not None
-        edits: list[Change] = [SetSlot(name, encoded[name]) for name in SLOTS]
+        large = {name: encoded[name] for name in SPREAD}
+        edits: list[Change] = [SetSlot(name, encoded[name]) for name in SLOTS if name not in SPREAD]
         given, asked = self._given, map(name_for, checkpoint.pending_request_info_events)
         if given is not None and given.decisions.keys().isdisjoint(asked):
             edits += given.edits
         else:
             given = None
-        made = await (self._continued(self._name) if is_continued else self._thread).apply(
+        made = await self._spreader.apply(
+            self._continued(self._name) if is_continued else self._thread,
+            large,
             edits,
+            piece_labels={PIECES: name_for(checkpoint.checkpoint_id)},
             ack=[] if given is None else [given.signal],
             labels={ID: name_for(checkpoint.checkpoint_id)},
             attributes={WORKFLOW: name_for(checkpoint.workflow_name), TIME: checkpoint.timestamp},
@@ -132,7 +142,7 @@ class StatewardCheckpointStorage(Connected):
             labels = {ID: name_for(checkpoint_id)}
             async for state in self._thread.checkpoints.states(labels=labels, slots=SLOTS, page_size=1):
                 self._work_on(self._name, state.checkpoint.uid if state.checkpoint else "")
-                return self._decode(state)  # the newest one
+                return await self._decode(state)  # the newest one
         raise WorkflowCheckpointException(f"No checkpoint found with ID {checkpoint_id}")
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
@@ -141,7 +151,7 @@ class StatewardCheckpointStorage(Connected):
         if not versions:
             return []
         states = self._thread.checkpoints.states(where={WORKFLOW: name_for(workflow_name)}, slots=SLOTS)
-        return [self._decode(state) async for state in states if state.version in versions][::-1]
+        return [await self._decode(state) async for state in states if state.version in versions][::-1]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Returns the ids of the checkpoints of a workflow, in the order in which they were saved. Reads no states."""
@@ -162,14 +172,17 @@ class StatewardCheckpointStorage(Connected):
             thread = self._thread
             try:
                 head = await thread.checkpoints.get()
-                labels = {ID: name_for(checkpoint_id)}
-                versions = [made.version async for made in thread.checkpoints.list(labels=labels)]
+                versions = [
+                    made.version for label in (ID, PIECES)
+                    async for made in thread.checkpoints.list(labels={label: name_for(checkpoint_id)})
+                ]  # fmt: skip
                 if not versions:
                     return False
                 if (await thread.info()).retained_versions > len(versions):
                     await thread.prune(versions=versions, move_heads=True, expected_version=head)
                     return True
                 is_there = await thread.delete(expected_version=head)
+                self._spreader.forget(self._name)
                 self._work_on(self._name, "")
                 return is_there
             except ThreadNotFound:
@@ -220,8 +233,12 @@ class StatewardCheckpointStorage(Connected):
             return True
         return False
 
-    def _decode(self, state: State) -> WorkflowCheckpoint:
+    async def _decode(self, state: State) -> WorkflowCheckpoint:
         encoded = {name: kept(state.slots[name]) for name in SLOTS if name in state.slots}
+        if is_spread(state, SPREAD):
+            read = await self._thread.hydrate(state.checkpoint, slots=SPREAD, logs=logs_of(SPREAD))
+            for name, value in self._spreader.read(self._name, read, SPREAD).items():
+                encoded[name] = kept(decoded(value, name))
         return WorkflowCheckpoint.from_dict(decode_checkpoint_value(encoded, allowed_types=self._allowed_types))
 
 

@@ -18,12 +18,14 @@ from stateward._connected import Connected
 from stateward._keeping import keep, kept
 from stateward._naming import HASHED, NAME_BYTES_MAX, is_orphans, name_for, text_of
 from stateward._settling import settle
+from stateward._spreading import Spreader, logs_of
 from stateward._telling import COMPLETED, RUNNING, Told, prompt_of, waiting
 from stateward.changes import SetSlot
 from stateward.durations import Duration
 from stateward.errors import StatewardError, ThreadNotFound, UidMismatch, VersionMismatch
 from stateward.models import Checkpoint
 from stateward.options import Retention
+from stateward.values import OCTETS, RawValue
 
 __all__ = ["StatewardStorage"]
 
@@ -36,8 +38,8 @@ FOLDER, FOLDERS_MAX = "strands_folder_", 16
 # The newest snapshot of an agent tells a status. A larger one is not looked into: that would take as long as its save.
 LATEST_KEY, PARSED_BYTES_MAX = "/snapshots/snapshot_latest.json", 1 << 20
 LATEST = Retention(keep_last=1)
-# The daemon stores only what differs from the value before, but not of a blob. So blobs begin at this size.
-BLOB_BYTES = 32 << 20
+# The daemon stores only what differs from the value before, wherever that is. Larger values are spread over a log.
+SPREAD_BYTES = 32 << 20
 # How many keys are remembered with the versions that were seen of them.
 SEEN_MAX = 10_000
 
@@ -73,10 +75,11 @@ class StatewardStorage(Connected, Storage[str, str]):
         namespace: str = "default",
         **options: Any,
     ) -> None:
-        options = options if client else {"blob_threshold": BLOB_BYTES, **options}
+        options = options if client else {"blob_threshold": SPREAD_BYTES, **options}
         super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
         self._write_ownership = write_ownership
         self._seen: OrderedDict[str, Checkpoint | int] = OrderedDict()
+        self._spreader = Spreader(self._client)
 
     async def write(self, key: str, data: bytes) -> None:
         """Stores data under a key. Raises StorageError, and TypeError for data that are no bytes."""
@@ -85,19 +88,21 @@ class StatewardStorage(Connected, Storage[str, str]):
     async def _write(self, key: str, data: bytes) -> None:
         create = replace(self._made_with, labels=_labels(key))
         parent = self._seen.get(key) if self._write_ownership else None
-        thread, changes = self._continued(self._name(key)), [SetSlot(SLOT, data)]
-        if thread.name.startswith(PREFIX + HASHED):
-            changes.append(SetSlot(KEY, keep(key, "key")))
+        thread, value = self._continued(self._name(key)), {SLOT: RawValue(OCTETS, data)}
+        changes = [SetSlot(KEY, keep(key, "key"))] if thread.name.startswith(PREFIX + HASHED) else []
         with _explained(f"{key!r} is not written"):
-            made = await thread.apply(changes, parent=parent, create=create, **_status_of(key, data))
+            made = await self._spreader.apply(
+                thread, value, changes, parent=parent, create=create, **_status_of(key, data)
+            )
         self._see(key, made)
 
     async def read(self, key: str) -> bytes | None:
         """Returns the data of a key; None = there is no such key. Raises StorageError."""
         with _explained(f"{key!r} cannot be read"):
-            state = await self._client.thread(self._name(key)).hydrate(slots=[SLOT])
+            state = await self._client.thread(self._name(key)).hydrate(slots=[SLOT], logs=logs_of([SLOT]))
+            spread = self._spreader.read(self._name(key), state, [SLOT])
         self._see(key, state.checkpoint or 0)
-        data: bytes | None = state.slots.get(SLOT)
+        data: bytes | None = spread[SLOT].data if SLOT in spread else state.slots.get(SLOT)
         return data
 
     async def delete(self, key: str) -> None:
@@ -107,6 +112,7 @@ class StatewardStorage(Connected, Storage[str, str]):
     async def _delete(self, key: str) -> None:
         with _explained(f"{key!r} is not deleted"):
             await self._client.thread(self._name(key)).delete(missing_ok=True)
+        self._spreader.forget(self._name(key))
         self._see(key, 0)
 
     async def list(self, query: str = "") -> builtins.list[str]:
