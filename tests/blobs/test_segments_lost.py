@@ -39,7 +39,7 @@ from stateward_sidecar.errors import BlobNotFound, DiskFull, InvalidField, Queue
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs import blobsweep
 from stateward_sidecar.store.blobs import segments as module
-from stateward_sidecar.store.blobs.blobrows import list_blobs, segments_in_state
+from stateward_sidecar.store.blobs.blobrows import BLOB_ROWS, delete_blob, list_blobs, segments_in_state
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.ranges import Ranges, spans_of
@@ -551,8 +551,9 @@ def test_a_copy_forgets_snapshots_whose_segments_are_gone(desk: Desk) -> None:
     def install(txn: lmdb.Transaction, batch: Batch) -> None:
         draft = store.threads.draft(txn, batch, "default", "t")
         assert draft is not None
-        blobsweep.drop_lost_snapshots(store.context, txn, batch, draft, kept)
-        blobsweep.install_blobs(store.context, store.threads, txn, batch, draft.identity, kept)
+        image = blobsweep.rows_by_key(draft.identity, kept)
+        blobsweep.drop_lost_snapshots(store.context, txn, batch, draft, image)
+        blobsweep.install_blobs(store.context, store.threads, txn, batch, draft.identity, image)
         store.threads.keep_draft(batch, draft)
 
     write(store, install)
@@ -560,6 +561,35 @@ def test_a_copy_forgets_snapshots_whose_segments_are_gone(desk: Desk) -> None:
     assert read(store) == desk.log
     desk.forget()
     assert read(store) == desk.log
+
+
+def test_an_image_with_known_segments_opens_none_of_their_rows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They never change, and a long log has thousands. One that is missing here is put."""
+    desk.grow(40)
+    store = desk.store
+    with store.context.engine.read() as txn:
+        image = list(list_blobs(txn, get(store).identity))
+    opened = list[bytes]()
+    open_row = BLOB_ROWS.open
+    monkeypatch.setattr(BLOB_ROWS, "open", lambda *given: (opened.append(given[1]), open_row(*given))[1])
+
+    def install(txn: lmdb.Transaction, batch: Batch) -> None:
+        draft = store.threads.draft(txn, batch, "default", "t")
+        assert draft is not None
+        delete_blob(txn, draft.identity, image[0].record.sha256)
+        rows = blobsweep.rows_by_key(draft.identity, image)
+        blobsweep.drop_lost_snapshots(store.context, txn, batch, draft, rows)
+        blobsweep.install_blobs(store.context, store.threads, txn, batch, draft.identity, rows)
+
+    write(store, install)
+    assert opened == []
+    monkeypatch.undo()
+    shrink_segments(monkeypatch)
+    with store.context.engine.read() as txn:
+        found = list(list_blobs(txn, get(store).identity))
+    assert sorted(row.sequence for row in found) == sorted(row.sequence for row in image)
+    desk.forget()
+    desk.check()
 
 
 def test_two_saves_of_one_batch(desk: Desk) -> None:

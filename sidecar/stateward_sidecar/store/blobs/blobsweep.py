@@ -10,7 +10,8 @@ An image has all blobs of its thread, so rows of other blobs go: their blobs wer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -53,18 +54,29 @@ from stateward_sidecar.store.thread.times import SECOND_US, WRONG_US, blob_writt
 from stateward_sidecar.telemetry import log_damage
 
 
+def rows_by_key(identity: Identity, image: Sequence[BlobRow]) -> dict[bytes, BlobRow]:
+    """Returns the rows of an image by their keys on this disk."""
+    return {blob_key(identity, row.record.sha256): row for row in image}
+
+
 def install_blobs(
     context: Context,
     threads: Threads,
     txn: lmdb.Transaction,
     batch: Batch,
     identity: Identity,
-    image: Sequence[BlobRow],
+    image: Mapping[bytes, BlobRow],
 ) -> None:
-    """Makes the rows of a thread's blobs those of an image. Removes the files of all others after the commit."""
-    wanted = {blob_key(identity, row.record.sha256): row for row in image}
-    kept, gone = {bytes(row.record.blob_id) for row in image}, set[bytes]()
+    """Makes the rows of a thread's blobs those of an image. Removes the files of all others after the commit.
+
+    A row of a segment never changes, so it is not opened if it is there: a long log has thousands.
+    """
+    wanted = dict(image)
+    kept, gone = {bytes(row.record.blob_id) for row in image.values()}, set[bytes]()
     for key, record in list(rows(txn, identity.keys.all_of(b"Q"))):
+        if (known := wanted.get(key)) is not None and known.record.is_segment:
+            del wanted[key]
+            continue
         try:
             old = BLOB_ROWS.open(identity, key, record)
         except Corrupt:  # the image has the row, if the thread has the blob
@@ -83,13 +95,17 @@ def install_blobs(
 
 
 def drop_lost_snapshots(
-    context: Context, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, image: Sequence[BlobRow]
+    context: Context, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, image: Mapping[bytes, BlobRow]
 ) -> None:
     """Drops the snapshots of a copy that name segments which the image lacks. Only this disk had them: they were made
     and not shipped, so the next owner collected the segments. Older snapshots and edits lead to the same states."""
-    identity, kept = draft.identity, {bytes(row.record.sha256) for row in image}
-    rows_here = (row.record for row in list_blobs(txn, identity))
-    lost = {bytes(record.sha256) for record in rows_here if record.is_segment} - kept
+    identity, lost = draft.identity, set[bytes]()
+    for key, sealed in rows(txn, identity.keys.all_of(b"Q")):
+        if key in image:
+            continue
+        with suppress(Corrupt):  # the row goes, as all that the image lacks
+            record = BLOB_ROWS.open(identity, key, sealed).record
+            lost |= {bytes(record.sha256)} if record.is_segment else set()
     if not lost:
         return
     for version in sorted(draft.snapshots):

@@ -19,7 +19,7 @@ from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, no_room
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
-from stateward_sidecar.store.blobs.blobsweep import drop_lost_snapshots, install_blobs
+from stateward_sidecar.store.blobs.blobsweep import drop_lost_snapshots, install_blobs, rows_by_key
 from stateward_sidecar.store.clean.delete import orphans_of
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.finding import digest_at
@@ -137,9 +137,10 @@ class Installer:
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
         if has_records(image.head) and row.floor_sequence <= record_floor(draft):
             forget_gone(txn, identity)
-        drop_lost_snapshots(self._context, txn, batch, draft, image.blobs)
+        blobs = rows_by_key(identity, image.blobs)
+        drop_lost_snapshots(self._context, txn, batch, draft, blobs)
         self._put_rows_of_image(txn, draft, image, row, before)
-        install_blobs(self._context, self._threads, txn, batch, identity, image.blobs)
+        install_blobs(self._context, self._threads, txn, batch, identity, blobs)
         write_archive_row(txn, draft, row)
         self._threads.keep_draft(batch, draft)
         batch.after_commit.append(lambda: self._forget_heads(draft.thread, before))
