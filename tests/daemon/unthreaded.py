@@ -234,10 +234,16 @@ class Done(Generic[T]):
 
 
 class Caller:
-    """A gRPC context without a deadline."""
+    """A gRPC context without a deadline, of somebody without a certificate."""
 
     def time_remaining(self) -> None:
         return None
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
+    def peer(self) -> str:
+        return "unix:"
 
 
 def run(call: Awaitable[T]) -> T:
