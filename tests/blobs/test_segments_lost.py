@@ -16,6 +16,8 @@ from tests.daemon.wire import appends, sets
 from tests.messages import to_write
 from tests.storage.sync_law import sync_law
 
+from stateward.storage.v1.head_pb2 import BlobRow
+from stateward.storage.v1.journal_pb2 import BlobRecord
 from stateward.v1.blob_service_pb2 import StatBlobRequest
 from stateward.v1.checkpoint_service_pb2 import (
     DiffCheckpointsRequest,
@@ -39,7 +41,7 @@ from stateward_sidecar.errors import BlobNotFound, DiskFull, InvalidField, Queue
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs import blobsweep
 from stateward_sidecar.store.blobs import segments as module
-from stateward_sidecar.store.blobs.blobrows import BLOB_ROWS, delete_blob, list_blobs, segments_in_state
+from stateward_sidecar.store.blobs.blobrows import BLOB_ROWS, delete_blob, list_blobs, put_blob, segments_in_state
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.ranges import Ranges, spans_of
@@ -590,6 +592,23 @@ def test_an_image_with_known_segments_opens_none_of_their_rows(desk: Desk, monke
     assert sorted(row.sequence for row in found) == sorted(row.sequence for row in image)
     desk.forget()
     desk.check()
+
+
+def test_an_image_replaces_the_row_of_a_blob_that_was_written_anew(desk: Desk) -> None:
+    """Its bytes were lost, and another file has them now."""
+    desk.append()
+    store = desk.store
+    lost, anew = (BlobRow(record=BlobRecord(blob_id=each * 16, sha256=b"x" * 32), sequence=1) for each in (b"1", b"2"))
+
+    def install(txn: lmdb.Transaction, batch: Batch) -> list[BlobRow]:
+        draft = store.threads.draft(txn, batch, "default", "t")
+        assert draft is not None
+        put_blob(txn, draft.identity, lost)
+        image = blobsweep.rows_by_key(draft.identity, [anew])
+        blobsweep.install_blobs(store.context, store.threads, txn, batch, draft.identity, image)
+        return list(list_blobs(txn, draft.identity))
+
+    assert write(store, install) == [anew]
 
 
 def test_two_saves_of_one_batch(desk: Desk) -> None:
