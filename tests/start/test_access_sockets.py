@@ -3,6 +3,7 @@ socket of a principal that is gone."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
@@ -35,7 +36,7 @@ from tests.start.test_access_uninvited import wait_for_the_end_of_a_writer
 
 from stateward import Client
 from stateward.errors import PermissionDenied, StatewardError, Unauthenticated
-from stateward.testing import run_daemon
+from stateward.testing import Daemon, run_daemon
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.service.admission.accessfile import SOCKETS_MAX, read_access_file
 from stateward_sidecar.service.calls.localcall import Peer
@@ -114,6 +115,12 @@ def answers(target: str) -> bool:
     return True
 
 
+def denials_of(daemon: Daemon) -> list[str]:
+    """The peers of calls that were denied, as the log tells them."""
+    lines = [json.loads(line) for line in daemon.stderr.splitlines() if line.startswith("{")]
+    return [line["peer"] for line in lines if line.get("security") == "denied"]
+
+
 def test_who_comes_through_it_is_its_principal(place: Place, wire: str) -> None:
     """Without a token, alone and on streams; and nothing more. Through the socket of everybody the same caller is
     nobody."""
@@ -129,6 +136,7 @@ def test_who_comes_through_it_is_its_principal(place: Place, wire: str) -> None:
         assert (a.server_info().reads_part, b.server_info().reads_part) == (True, False)
         with pytest.raises(PermissionDenied, match="a may not write team/b-1"):
             a.thread("b-1").append("m", 1)
+        wait_until(lambda: [each for each in denials_of(daemon) if f"socket={place.path('a')}" in each.split()])
         with stack.enter_context(b.thread("a-1").watch(after_sequence=0)) as watch:
             assert next(watch)
         with pytest.raises(PermissionDenied, match="b may not write team/a-1"):

@@ -36,10 +36,13 @@ def _short(method: str) -> str:
 
 
 def _tell_peer(context: grpc.aio.ServicerContext) -> tuple[str, str]:
-    """Returns the other end, and the part of it that a program cannot change at will: its user, or its certificate."""
+    """Returns the other end, and the part of it that a program cannot change at will: the socket of a principal that it
+    came through, its user, or its certificate."""
+    known = peer_of(context)
+    told = [f"socket={known.socket}"] if known.socket is not None else []
     if isinstance(context, LocalCall):
         peer = context.peer
-        user = f"uid={peer.uid}" if peer.uid >= 0 else ""
-        return (f"{user} pid={peer.pid}" if peer.pid else user), user
-    certificate = " ".join(peer_of(context).names)[:PEER_CHARS_MAX]
-    return f"{certificate} {context.peer()}".strip(), certificate
+        told += [f"uid={peer.uid}"] if peer.uid >= 0 else []
+        return " ".join([*told, f"pid={peer.pid}"] if peer.pid else told), " ".join(told)
+    told += [" ".join(known.names)[:PEER_CHARS_MAX]] if known.names else []
+    return " ".join([*told, context.peer()]).strip(), " ".join(told)
