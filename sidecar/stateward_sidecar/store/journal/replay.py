@@ -52,7 +52,10 @@ def place_of(txn: lmdb.Transaction, thread: Versions, version: int) -> int:
             if version in thread.pruned:  # a copy was made when nothing before its first version was left
                 return version
             raise Corrupt("the index of versions is damaged", thread.identity.name, version)
-    return version + layout.signed_of(cursor.value())
+    sequence = version + layout.signed_of(cursor.value())
+    if not 0 < sequence < 1 << 63:
+        raise Corrupt("the index of versions is damaged", thread.identity.name, version)
+    return sequence
 
 
 def places_near(txn: lmdb.Transaction, thread: Versions, version: int) -> tuple[int, int, int] | None:
