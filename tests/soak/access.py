@@ -10,6 +10,7 @@ random grants, and threads with contents that nobody but their readers may see. 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
 import sys
@@ -21,6 +22,7 @@ from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import grpc
 import hypothesis
@@ -477,6 +479,57 @@ def check_bearer(known: callers.Callers, made: str, said: Bearer) -> None:
     assert bool(found) in right, (said, found)
 
 
+# What is written to a file of two principals, and whom it names; None = it is not usable, "" = it names nobody.
+TWO = [principal_of(name, digest_of(name * 40), ["read */*"]) for name in "ab"]
+CONTENTS: list[tuple[bytes | None, str | None]] = [
+    (TWO[0].encode(), "a"), (TWO[1].encode(), "b"), ("".join(TWO).encode(), "ab"), (b"# nobody", ""), (b"", ""),
+    (None, ""), ("".join(TWO).encode()[:-9], None), (b"[[principal", None), (TWO[0].encode() * 2, None),
+]  # fmt: skip
+LOOKS = 3
+"""A change counts at this look, if looks are ``PAUSE_S`` apart: seen at the first one, and old enough at the third."""
+PAUSE_S = 0.3
+STEPS = st.lists(st.one_of(st.sampled_from(CONTENTS), st.just("look"), st.just("look"), st.just("look")), max_size=25)
+
+
+def check_changes(directory: Path, steps: list[Any]) -> None:
+    """A file that changes again and again: at each moment it opens what the last change says that was old enough."""
+    path, clock = directory / "changing.toml", mock.Mock(return_value=0.0)
+    written, looks = 0, 0
+    taken: int | None
+    pending: int | None
+    there: int | None
+    path.write_bytes("".join(TWO).encode())
+    with mock.patch.object(callers, "monotonic", clock), mock.patch.object(callers, "log"):
+        known = callers.Callers(None, path)
+        named, last = "ab", "ab"
+        taken = pending = there = written  # the file that counts, the one that waits, and the one that is there
+        for step in steps:
+            if step == "look":
+                clock.return_value += PAUSE_S
+                known._look()
+                looks = looks + 1 if there == pending else 1
+                pending = there
+                if there != taken and looks == LOOKS:
+                    taken, named = there, named if last is None else last
+                elif there == taken:
+                    looks = 0
+            else:
+                content, last = step
+                path.unlink(missing_ok=True)
+                there = None
+                if content is not None:
+                    path.write_bytes(content)
+                    there = written = written + 1
+                    os.utime(path, ns=(written, written))  # files of one moment would look alike
+            for name in "ab":
+                is_known = True
+                try:
+                    known.identify([("authorization", f"Bearer {name * 40}")])
+                except Unauthenticated:
+                    is_known = False
+                assert is_known is (name in named), (steps, name)
+
+
 def run_round(directory: Path, seed: int, examples: int, until_s: float = float("inf")) -> Counter[str]:
     """Draws so many examples of each kind, or until the time is over. Raises AssertionError with the smallest finding.
     Returns how calls ended."""
@@ -536,7 +589,14 @@ def run_round(directory: Path, seed: int, examples: int, until_s: float = float(
             stop_in_time()
             check_bearer(known, *drawn)
 
-        for each in (files, values, tokens, headers, requests, lists):
+        @hypothesis.seed(seed)
+        @settings(how)
+        @hypothesis.given(STEPS)
+        def changes(steps: list[Any]) -> None:
+            stop_in_time()
+            check_changes(directory, steps)
+
+        for each in (files, values, tokens, changes, headers, requests, lists):
             try:
                 each()
             except OverError:

@@ -20,7 +20,7 @@ def test_random_grants_and_calls_against_a_model(tmp_path: Path, seed: int) -> N
     """Also lists, counts, headers and files: each as the model says, and no value of a hidden thread in any answer."""
     done = run_round(tmp_path, seed, EXAMPLES)
     assert done["PERMISSION_DENIED"] > EXAMPLES / 5
-    assert done["done"] + done["THREAD_NOT_FOUND"] > EXAMPLES / 20
+    assert done["done"] + done["THREAD_NOT_FOUND"] > EXAMPLES / 50
 
 
 def test_the_model_itself() -> None:
