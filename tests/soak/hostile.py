@@ -59,11 +59,11 @@ def append(thread: str, request_id: str, data: bytes = b"x" * 200) -> SaveReques
 # -- what is there before ------------------------------------------------------------------------------------------
 
 
-def prepare(socket: str, size: float) -> None:
+def prepare(socket: str, size: float, large_mib: int) -> None:
     """A large state, a long history, and the thread that is going to be damaged."""
     with grpc.insecure_channel(f"unix:{socket}", OPTIONS) as channel:
         saves = checkpoint_service_pb2_grpc.CheckpointServiceStub(channel)
-        large = State(slots={"s": Value(data=os.urandom(int(30 * MIB * size)))})
+        large = State(slots={"s": Value(data=os.urandom(int(large_mib * MIB * size)))})
         saves.Save(
             SaveRequest(thread="large", options=WriteOptions(expected_version=0), state=large), timeout=TIMEOUT_S
         )

@@ -31,6 +31,8 @@ MIB = 1 << 20
 # What the system allows at most, and the daemon's own limit on each wire.
 LIMIT_MIB = 512
 LIMITS_MIB = {"grpc": LIMIT_MIB, "frames": 256}
+# The largest state that there is, of which two may be read at a time.
+LARGE_MIB, STATE_MIB = {"grpc": 30, "frames": 14}, {"grpc": 64, "frames": 16}
 ATTACKS = {"grpc": hostile.ATTACKS, "frames": hostile_frames.ATTACKS}
 STACK_BYTES = MIB
 SMALL = 0.01
@@ -126,9 +128,10 @@ def small_stacks() -> Iterator[None]:
 def victim(directory: Path, wire: str, size: float) -> Iterator[tuple[Daemon, set[Path]]]:
     """A daemon with a damaged thread, a large state and a long history; and what thread "hung" has in the bucket."""
     bucket = directory / "bucket"
-    flags = {"memory_limit": f"{LIMITS_MIB[wire]}MiB", "archive": f"file://{bucket}", "grace": "1"}
+    flags = {"memory_limit": f"{LIMITS_MIB[wire]}MiB", "max_state_size": f"{STATE_MIB[wire]}MiB"}
+    flags |= {"archive": f"file://{bucket}", "grace": "1"}
     with run_daemon(directory / "data", **flags) as daemon:
-        prepare(str(daemon.socket), size)
+        prepare(str(daemon.socket), size, LARGE_MIB[wire])
         daemon.stop()
         damage(daemon.data_dir)
         with small_stacks():
