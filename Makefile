@@ -74,10 +74,11 @@ proto: .venv/ready-dev ## Generate the stubs in client/ from proto/
 proto-check: .venv/ready-dev ## Check that the stubs are up to date
 	@$(PY) proto/generate.py --check
 
-soak: .venv/ready-dev ## Lose power sixty times, abuse a daemon for thirty minutes, check HISTORIES=200 histories, try access for an hour
+soak: .venv/ready-dev ## Lose power sixty times, abuse a daemon for thirty minutes, check HISTORIES=200 histories, try access and damage for an hour each
 	@$(PY) -m tests.soak --minutes 30 --losses 60
 	@$(PY) -m tests.histories --count $(HISTORIES) || [ $$? -eq 77 ]
 	@$(PY) -m tests.soak.access --minutes 60
+	@$(PY) -m tests.soak.stored --minutes 60
 
 soak-tests: .venv/ready-dev ## Run the tests that take many minutes: kills, all recorded runs, random walks
 	@$(PY) -m pytest -m soak --timeout 3600 -o faulthandler_timeout=4000

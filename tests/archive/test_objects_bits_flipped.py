@@ -42,24 +42,29 @@ def kind_of(key: str) -> str:
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Town, dict[str, Any]]]:
     """A bucket with objects of all kinds, and what a machine reads that has nothing else."""
     with town(tmp_path_factory.mktemp("bits")) as made:
-        dice = random.Random(38)
-        machine = made.machine("first")
-        for number in range(SAVES):
-            machine.put(append(dice.randbytes(700) + b"-%d" % number))
-            if number % 4 == 3:
-                machine.ship_now()
-        machine.tag(SetTagRequest(namespace=NAMESPACE, thread=NAME, tag="good", version=VersionRef(version=7)))
-        for number in range(30):
-            put(machine, value(f"key-{number}", "v" * 40))
-        machine.write_blob(NAME, BLOB)
-        machine.archive_all()
-        machine.wire.background()
-        machine.stop()
-        made.end(machine)
-        made.back_up()
-        (machine.disk.path / "lock.mdb").unlink(missing_ok=True)
-        machine.disk.path.rename(made.home / "disk")
-        yield made, look(made)
+        yield made, fill(made)
+
+
+def fill(made: Town) -> dict[str, Any]:
+    """Writes a thread to the bucket, and keeps the disk. Returns what a machine reads that has nothing else."""
+    dice = random.Random(38)
+    machine = made.machine("first")
+    for number in range(SAVES):
+        machine.put(append(dice.randbytes(700) + b"-%d" % number))
+        if number % 4 == 3:
+            machine.ship_now()
+    machine.tag(SetTagRequest(namespace=NAMESPACE, thread=NAME, tag="good", version=VersionRef(version=7)))
+    for number in range(30):
+        put(machine, value(f"key-{number}", "v" * 40))
+    machine.write_blob(NAME, BLOB)
+    machine.archive_all()
+    machine.wire.background()
+    machine.stop()
+    made.end(machine)
+    made.back_up()
+    (machine.disk.path / "lock.mdb").unlink(missing_ok=True)
+    machine.disk.path.rename(made.home / "disk")
+    return look(made)
 
 
 def look(made: Town, path: Path | None = None) -> dict[str, Any]:
