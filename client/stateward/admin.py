@@ -161,12 +161,43 @@ class Finding(FromProto):
 
 
 @dataclass(frozen=True)
+class DeletedKey(FromProto):
+    """A thread that was deleted, and what is left of its data key."""
+
+    uid: str
+    namespace: str
+    """Empty = not known."""
+    thread: str
+    """Empty = not known."""
+    delete_time: datetime | None
+    exists: bool
+    """True if a wrapped copy of the key was found."""
+    may_have_versions: bool
+    """True if the bucket keeps old versions of objects, and the deleted key may be among them."""
+
+
+@dataclass(frozen=True)
+class Compaction(FromProto):
+    """What a compaction did."""
+
+    before_bytes: int
+    """Of the data file."""
+    after_bytes: int
+    pause: timedelta
+    """How long writes waited."""
+    old_file_removed: bool
+    """Whether the old file was overwritten and removed. False if another program still has it open."""
+
+
+@dataclass(frozen=True)
 class VerifyProgress(FromProto):
     """Progress of a verification, with the newest finding."""
 
     records: int = field(metadata={"proto": "progress.items"})
     threads: int = field(metadata={"proto": "progress.threads"})
     finding: Finding | None
+    deleted_key: DeletedKey | None = None
+    """Only with `deleted_keys`."""
 
 
 @dataclass(frozen=True)

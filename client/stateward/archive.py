@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from stateward.admin import ArchiveStats, Finding
+from stateward.admin import ArchiveStats, DeletedKey, Finding
 from stateward.fromproto import FromProto
 from stateward.models import ThreadInfo
 
@@ -50,6 +50,8 @@ class ArchiveVerifyProgress(FromProto):
     objects: int = field(metadata={"proto": "progress.items"})
     read_bytes: int = field(metadata={"proto": "progress.bytes"})
     finding: Finding | None
+    deleted_key: DeletedKey | None = None
+    """Only with `deleted_keys`."""
 
 
 @dataclass(frozen=True)

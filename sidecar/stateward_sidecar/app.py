@@ -338,7 +338,7 @@ def _make_checks(
 ) -> dict[str, Check]:
     checks = {
         DISK: check_room(store.context.engine, store.context.writer),
-        DATA: check_data(settings.data_dir),
+        DATA: check_data(store.context.engine),
         KEY: check_key(settings.key, key),
     }
     if archive is not None:

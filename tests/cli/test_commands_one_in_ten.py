@@ -96,6 +96,7 @@ TABLE: dict[str, Any] = {
     "import langgraph": "reads a database, see test_import_inexact",
     "run": "looks at each thread by itself, and again at the next poll, see test_run_doubled_agents",
     "drain": "counts what is not archived, see test_drain_command", "doctor": NO_THREAD, "stats": NO_THREAD,
+    "compact": NO_THREAD,
     "keys": NO_THREAD, "keys new": NO_THREAD, "keys wrap": NO_THREAD,
     "token": NO_THREAD, "token new": NO_THREAD, "token list": NO_THREAD,
     "token revoke": NO_THREAD, "audit-log": NO_THREAD,

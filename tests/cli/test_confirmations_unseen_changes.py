@@ -368,6 +368,7 @@ NOT_ASKING = {
     "attach": "removes nothing: an owner that lives keeps what it did not archive as an orphan; --take-over says it",
     "detach": "archives, and gives up the right to write, which anybody may take again",
     "drain": "the same for all threads",
+    "compact": "removes what nobody can reach any more",
     "keys new": "refuses a file that exists",
     "keys wrap": "refuses a file that exists, and leaves the key file as it is",
     "token new": "adds a token; the others stay",
@@ -414,6 +415,7 @@ DESTRUCTIVE = re.compile(r"remov|delet|destroy|overwrit|replac|rewrit|mov(e|es|e
 HARMLESS = {
     "branch --unset": "edits the new branch",
     "prune --dry-run": "only reports",
+    "verify --shredded": "only reports",
     "archive gc --dry-run": "only reports",
 }
 

@@ -109,7 +109,7 @@ def test_a_slow_commit_holds_up_no_read(daemon: Inside, monkeypatch: pytest.Monk
     while not writer.is_asleep:  # the next transaction is begun anew
         time.sleep(0.01)
     with Sync(lambda commit: commit()) as sync:
-        monkeypatch.setattr(writer._engine, "env", SlowEnv(writer._engine.env, sync))
+        monkeypatch.setattr(writer._engine._opened, "env", SlowEnv(writer._engine.env, sync))
         calls = [daemon.wire.checkpoints.Save.future(save("busy", 1, diff=sets("slot", "x" * size)))]
         assert sync.begun.acquire(timeout=WAIT_S)
         calls += [daemon.wire.checkpoints.Save.future(save("busy", number)) for number in range(2, 40)]

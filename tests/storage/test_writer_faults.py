@@ -382,5 +382,5 @@ def begin_failing(rig: LoneWriter, monkeypatch: pytest.MonkeyPatch) -> FailingCo
             return super().begin(**options)
 
     env = Wrapped(real)
-    monkeypatch.setattr(rig.engine, "env", env)
+    monkeypatch.setattr(rig.engine._opened, "env", env)
     return env

@@ -39,9 +39,15 @@ class AsyncArchive:
         """
         return self._session.open(archive.list_threads(self._session.namespace, index=index, elsewhere=elsewhere))
 
-    def verify(self, thread: str | None = None, *, data_percent: float = 0.0) -> AsyncStream[ArchiveVerifyProgress]:
-        """Checks that every object is there, and reads `data_percent` (0 to 100) of the bytes back."""
-        return self._session.open(archive.verify(self._session.namespace, thread, data_percent))
+    def verify(
+        self, thread: str | None = None, *, data_percent: float = 0.0, deleted_keys: bool = False
+    ) -> AsyncStream[ArchiveVerifyProgress]:
+        """Checks that every object is there, and reads `data_percent` (0 to 100) of the bytes back.
+
+        With `deleted_keys` it returns instead the deleted threads that the archive remembers, and whether a key of each
+        is still in the bucket.
+        """
+        return self._session.open(archive.verify(self._session.namespace, thread, data_percent, deleted_keys))
 
     def restore(self, thread: str | None = None, *, dry_run: bool = False) -> AsyncStream[RestoreProgress]:
         """Copies all threads, or one, from the archive to this disk. Their owners keep them.

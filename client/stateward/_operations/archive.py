@@ -33,12 +33,15 @@ def list_threads(namespace: str, *, index: bool, elsewhere: bool) -> ProgressRea
     return ProgressReader("ListArchive", request, ArchivedThread.from_proto)
 
 
-def verify(namespace: str, thread: str | None, data_percent: float) -> ProgressReader[ArchiveVerifyProgress]:
+def verify(
+    namespace: str, thread: str | None, data_percent: float, deleted_keys: bool
+) -> ProgressReader[ArchiveVerifyProgress]:
     """Checks the archive and reports its faults."""
     if not 0 <= instance(data_percent, "data_percent", (int, float), "a number") <= 100:
         raise ValueError(f"data_percent is {data_percent}, but must be between 0 and 100")
     request = message(
-        service.VerifyArchiveRequest, {"namespace": namespace, "thread": thread, "data_percent": data_percent}
+        service.VerifyArchiveRequest,
+        {"namespace": namespace, "thread": thread, "data_percent": data_percent, "deleted_keys": deleted_keys},
     )
     return ProgressReader("VerifyArchive", request, ArchiveVerifyProgress.from_proto)
 

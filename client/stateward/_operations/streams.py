@@ -245,9 +245,11 @@ class BlobReader(Reader[bytes]):
         return [message.data]
 
 
-def verify(namespace: str, thread: str) -> ProgressReader[VerifyProgress]:
+def verify(namespace: str, thread: str, *, deleted_keys: bool) -> ProgressReader[VerifyProgress]:
     """Returns a reader of the progress of a verification."""
-    request = message(admin.VerifyRequest, {"namespace": namespace, "thread": thread})
+    request = message(
+        admin.VerifyRequest, {"namespace": namespace, "thread": thread, "deleted_keys": deleted_keys}
+    )
     return ProgressReader("Verify", request, VerifyProgress.from_proto)
 
 

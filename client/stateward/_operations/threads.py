@@ -20,7 +20,7 @@ from stateward._operations.steps import (
     unchanged,
     version_ref,
 )
-from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats
+from stateward.admin import Compaction, Diagnoses, DrainResult, ServerInfo, Stats
 from stateward.arguments import instance, message, several, text, whole_number
 from stateward.durations import Duration, seconds, span
 from stateward.errors import (
@@ -57,6 +57,7 @@ GRACE_MAX_S = 3600.0
 DRAIN_MARGIN_S = 5.0
 # The deadline of a drain with the daemon's own grace time, which the client does not know.
 DIAGNOSE_DEADLINE_S = 120.0
+COMPACT_DEADLINE_S = 6 * 3600.0
 DRAIN_DEADLINE_S = 3600.0
 LOCAL_LOOK_S = 1.0
 """The most time to find out the uid of a thread that is deleted on this disk only."""
@@ -434,6 +435,11 @@ def diagnose(probe_bucket: bool) -> Operation[Diagnoses]:
     """Returns what the daemon finds about itself and its machine."""
     answer = yield Call("Diagnose", message(admin.DiagnoseRequest, {"probe_bucket": probe_bucket}), DIAGNOSE_DEADLINE_S)
     return Diagnoses.from_proto(answer)
+
+
+def compact() -> Operation[Compaction]:
+    """Returns what a compaction of the daemon's data file did."""
+    return Compaction.from_proto((yield Call("Compact", admin.CompactRequest(), COMPACT_DEADLINE_S)))
 
 
 def drain(grace: Duration | None, undo: bool) -> Operation[DrainResult]:

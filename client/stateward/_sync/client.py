@@ -29,7 +29,7 @@ from stateward._sync.boards import Board
 from stateward._sync.leases import HeldLease
 from stateward._sync.records import Records
 from stateward._sync.thread import TakenThread, Thread
-from stateward.admin import Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
+from stateward.admin import Compaction, Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
 from stateward.arguments import function, instance, several, text
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
@@ -229,9 +229,20 @@ class Client:
         """
         return self._session.run(threads.diagnose(probe_bucket))
 
-    def verify(self, thread: str | None = None) -> Stream[VerifyProgress]:
-        """Reads the stored records of this namespace, or of one thread, and streams what is wrong with them."""
-        return self._session.open(verify(self.namespace, thread or ""))
+    def verify(self, thread: str | None = None, *, deleted_keys: bool = False) -> Stream[VerifyProgress]:
+        """Reads the stored records of this namespace, or of one thread, and streams what is wrong with them.
+
+        With `deleted_keys` it returns instead the deleted threads that the daemon's disk remembers, and whether a key
+        of each is still there.
+        """
+        return self._session.open(verify(self.namespace, thread or "", deleted_keys=deleted_keys))
+
+    def compact(self) -> Compaction:
+        """Lets the daemon write its data file anew, without freed space, and overwrite and remove the old one.
+
+        Agents go on saving meanwhile. It needs as much free space as the data take.
+        """
+        return self._session.run(threads.compact())
 
     # -- many threads -------------------------------------------------------------------------------------------------
 

@@ -160,12 +160,30 @@ class ArchiveStats(_message.Message):
     def __init__(self, dirty_threads: _Optional[int] = ..., lag_entries: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., away: bool = ..., error: _Optional[str] = ..., heads: _Optional[int] = ..., objects: _Optional[int] = ..., head_bytes: _Optional[int] = ..., object_bytes: _Optional[int] = ..., entry_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., owned_threads: _Optional[int] = ..., orphans: _Optional[int] = ..., rolled_back: _Optional[int] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
-    __slots__ = ("namespace", "thread")
+    __slots__ = ("namespace", "thread", "deleted_keys")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
+    DELETED_KEYS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ...) -> None: ...
+    deleted_keys: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., deleted_keys: bool = ...) -> None: ...
+
+class DeletedKey(_message.Message):
+    __slots__ = ("uid", "namespace", "thread", "delete_time", "exists", "may_have_versions")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    DELETE_TIME_FIELD_NUMBER: _ClassVar[int]
+    EXISTS_FIELD_NUMBER: _ClassVar[int]
+    MAY_HAVE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    uid: str
+    namespace: str
+    thread: str
+    delete_time: _timestamp_pb2.Timestamp
+    exists: bool
+    may_have_versions: bool
+    def __init__(self, uid: _Optional[str] = ..., namespace: _Optional[str] = ..., thread: _Optional[str] = ..., delete_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., exists: bool = ..., may_have_versions: bool = ...) -> None: ...
 
 class ScanProgress(_message.Message):
     __slots__ = ("threads", "total_threads", "items", "bytes")
@@ -180,12 +198,14 @@ class ScanProgress(_message.Message):
     def __init__(self, threads: _Optional[int] = ..., total_threads: _Optional[int] = ..., items: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("progress", "finding")
+    __slots__ = ("progress", "finding", "deleted_key")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     FINDING_FIELD_NUMBER: _ClassVar[int]
+    DELETED_KEY_FIELD_NUMBER: _ClassVar[int]
     progress: ScanProgress
     finding: VerifyFinding
-    def __init__(self, progress: _Optional[_Union[ScanProgress, _Mapping]] = ..., finding: _Optional[_Union[VerifyFinding, _Mapping]] = ...) -> None: ...
+    deleted_key: DeletedKey
+    def __init__(self, progress: _Optional[_Union[ScanProgress, _Mapping]] = ..., finding: _Optional[_Union[VerifyFinding, _Mapping]] = ..., deleted_key: _Optional[_Union[DeletedKey, _Mapping]] = ...) -> None: ...
 
 class VerifyFinding(_message.Message):
     __slots__ = ("reason", "namespace", "thread", "uid", "version", "sequence", "message")
@@ -204,6 +224,22 @@ class VerifyFinding(_message.Message):
     sequence: int
     message: str
     def __init__(self, reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., sequence: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class CompactRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CompactResponse(_message.Message):
+    __slots__ = ("before_bytes", "after_bytes", "pause", "old_file_removed")
+    BEFORE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AFTER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    OLD_FILE_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    before_bytes: int
+    after_bytes: int
+    pause: _duration_pb2.Duration
+    old_file_removed: bool
+    def __init__(self, before_bytes: _Optional[int] = ..., after_bytes: _Optional[int] = ..., pause: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., old_file_removed: bool = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("undo", "grace")

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminServiceStub(object):
-    """Describes the daemon, checks its stored data and drains it. Compact (number 4) and RotateKeys (5) come later.
+    """Describes the daemon, checks its stored data, gives space back and drains it.
     """
 
     def __init__(self, channel):
@@ -50,6 +50,11 @@ class AdminServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_admin__service__pb2.VerifyRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_admin__service__pb2.VerifyResponse.FromString,
                 _registered_method=True)
+        self.Compact = channel.unary_unary(
+                '/stateward.v1.AdminService/Compact',
+                request_serializer=stateward_dot_v1_dot_admin__service__pb2.CompactRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_admin__service__pb2.CompactResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/stateward.v1.AdminService/Drain',
                 request_serializer=stateward_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
@@ -63,7 +68,7 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """Describes the daemon, checks its stored data and drains it. Compact (number 4) and RotateKeys (5) come later.
+    """Describes the daemon, checks its stored data, gives space back and drains it.
     """
 
     def GetServerInfo(self, request, context):
@@ -82,6 +87,16 @@ class AdminServiceServicer(object):
 
     def Verify(self, request, context):
         """Reads stored records back and streams every problem that it finds. Works beside normal operation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Compact(self, request, context):
+        """Writes the data file anew without freed space, then overwrites and removes the old one, beside normal operation. It
+        needs as much free space as the data take. Writes wait at the end, for less than a second as a rule. One compaction
+        runs at a time; others wait for it. QUEUE_FULL: so much is written that the new file does not catch up. After
+        DISK_FULL and QUEUE_FULL the data file is as it was.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,6 +138,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=stateward_dot_v1_dot_admin__service__pb2.VerifyRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_admin__service__pb2.VerifyResponse.SerializeToString,
             ),
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=stateward_dot_v1_dot_admin__service__pb2.CompactRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_admin__service__pb2.CompactResponse.SerializeToString,
+            ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
                     request_deserializer=stateward_dot_v1_dot_admin__service__pb2.DrainRequest.FromString,
@@ -142,7 +162,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """Describes the daemon, checks its stored data and drains it. Compact (number 4) and RotateKeys (5) come later.
+    """Describes the daemon, checks its stored data, gives space back and drains it.
     """
 
     @staticmethod
@@ -216,6 +236,33 @@ class AdminService(object):
             '/stateward.v1.AdminService/Verify',
             stateward_dot_v1_dot_admin__service__pb2.VerifyRequest.SerializeToString,
             stateward_dot_v1_dot_admin__service__pb2.VerifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.AdminService/Compact',
+            stateward_dot_v1_dot_admin__service__pb2.CompactRequest.SerializeToString,
+            stateward_dot_v1_dot_admin__service__pb2.CompactResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,22 +58,26 @@ class ListArchiveResponse(_message.Message):
     def __init__(self, thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ..., detached: bool = ..., object_bytes: _Optional[int] = ..., archive_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class VerifyArchiveRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "data_percent")
+    __slots__ = ("namespace", "thread", "data_percent", "deleted_keys")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     DATA_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    DELETED_KEYS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     data_percent: float
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., data_percent: _Optional[float] = ...) -> None: ...
+    deleted_keys: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., data_percent: _Optional[float] = ..., deleted_keys: bool = ...) -> None: ...
 
 class VerifyArchiveResponse(_message.Message):
-    __slots__ = ("progress", "finding")
+    __slots__ = ("progress", "finding", "deleted_key")
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     FINDING_FIELD_NUMBER: _ClassVar[int]
+    DELETED_KEY_FIELD_NUMBER: _ClassVar[int]
     progress: _admin_service_pb2.ScanProgress
     finding: _admin_service_pb2.VerifyFinding
-    def __init__(self, progress: _Optional[_Union[_admin_service_pb2.ScanProgress, _Mapping]] = ..., finding: _Optional[_Union[_admin_service_pb2.VerifyFinding, _Mapping]] = ...) -> None: ...
+    deleted_key: _admin_service_pb2.DeletedKey
+    def __init__(self, progress: _Optional[_Union[_admin_service_pb2.ScanProgress, _Mapping]] = ..., finding: _Optional[_Union[_admin_service_pb2.VerifyFinding, _Mapping]] = ..., deleted_key: _Optional[_Union[_admin_service_pb2.DeletedKey, _Mapping]] = ...) -> None: ...
 
 class RestoreArchiveRequest(_message.Message):
     __slots__ = ("namespace", "thread", "dry_run")

@@ -22,6 +22,7 @@ from stateward_sidecar.archive.fleet.fleet import ArchiveLister
 from stateward_sidecar.archive.fleet.inspect import Inspector
 from stateward_sidecar.archive.fleet.repair import Repairer
 from stateward_sidecar.archive.fleet.restore import Restorer
+from stateward_sidecar.archive.fleet.shredded import list_deleted_keys
 
 
 class Commands:
@@ -38,7 +39,9 @@ class Commands:
         return ArchiveLister(self._archive.state, self._archive.attacher).list(request)
 
     def verify(self, request: VerifyArchiveRequest) -> Iterator[VerifyArchiveResponse]:
-        """See ``Inspector.verify``."""
+        """See ``Inspector.verify`` and ``list_deleted_keys``."""
+        if request.deleted_keys:
+            return list_deleted_keys(self._archive.state, request)
         return Inspector(self._archive.state).verify(request)
 
     def restore(self, request: RestoreArchiveRequest) -> Iterator[RestoreArchiveResponse]:

@@ -203,6 +203,11 @@ class Bucket(Protocol):
         tell. Raises ObjectNotFound. For the doctor only."""
         return None
 
+    def keeps_versions(self, key: str) -> bool:
+        """Whether the bucket may keep old versions of objects, by what it tells about this object. Raises
+        ObjectNotFound. For commands only."""
+        return False
+
     def close(self) -> None:
         """Closes connections and files."""
         ...

@@ -131,6 +131,11 @@ class ObjectStoreBucket(Bucket):
         with self._call(key, "get") as store:
             return store.head(key)["last_modified"].timestamp()
 
+    def keeps_versions(self, key: str) -> bool:
+        with self._call(key, "get") as store:
+            # Each object at Google has a generation, so nobody can tell.
+            return store.head(key)["version"] not in (None, "null")
+
     def close(self) -> None:
         """Closes the connections."""
         with self._opening:

@@ -65,6 +65,9 @@ class PacedBucket(Bucket):
     def written_at(self, key: str) -> float | None:
         return self._inner.written_at(key)
 
+    def keeps_versions(self, key: str) -> bool:
+        return self._inner.keeps_versions(key)
+
     def close(self) -> None:
         self._inner.close()
 

@@ -141,6 +141,9 @@ class RetryingBucket(Bucket):
     def written_at(self, key: str) -> float | None:
         return self._run(lambda: self._inner.written_at(key), self._begin(reads=True))
 
+    def keeps_versions(self, key: str) -> bool:
+        return self._run(lambda: self._inner.keeps_versions(key), self._begin(reads=True))
+
     def close(self) -> None:
         self._inner.close()
 

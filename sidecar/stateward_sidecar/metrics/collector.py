@@ -33,7 +33,7 @@ class DaemonCollector(Collector):
     def __init__(self, sources: Sources, census: LatestCensus) -> None:
         self._sources = sources
         self._census = census
-        self._reader = OldestReader(sources.store.context.engine.env)
+        self._reader = OldestReader(sources.store.context.engine)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering reads nothing."""

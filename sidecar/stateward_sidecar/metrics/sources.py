@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import lmdb
-
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.measures import Measures, Wires
+from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.store.clean.census import Census, Counted
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.telemetry import guarded
@@ -29,8 +28,8 @@ _ROW = re.compile(r"^\s*\d+\s+[0-9a-f]+\s+(\d+)\s*$")
 class OldestReader:
     """Reads LMDB's table of readers, which has those of other processes as well, such as ``mdb_copy``."""
 
-    def __init__(self, env: lmdb.Environment, clock: Callable[[], float] = time.monotonic) -> None:
-        self._env = env
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
         self._clock = clock
         # The transaction that the oldest reader sees, and since when it is behind.
         self._behind: tuple[int, float] | None = None
@@ -38,12 +37,13 @@ class OldestReader:
     def look(self) -> tuple[int, int, float]:
         """Returns the number of readers, how many transactions were committed since the oldest of them began, and for
         how many seconds at least that reader has been behind: since the first look that found it so."""
-        open_at = [int(found[1]) for line in self._env.readers().splitlines() if (found := _ROW.match(line))]
+        env = self._engine.env
+        open_at = [int(found[1]) for line in env.readers().splitlines() if (found := _ROW.match(line))]
         if not open_at:
             self._behind = None
             return 0, 0, 0.0
         oldest = min(open_at)
-        behind = max(int(self._env.info()["last_txnid"]) - oldest, 0)
+        behind = max(int(env.info()["last_txnid"]) - oldest, 0)
         if not behind:
             self._behind = None
             return len(open_at), 0, 0.0

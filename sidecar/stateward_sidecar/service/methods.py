@@ -160,6 +160,7 @@ METHODS = {
     "GetServerInfo": READ._replace(eases=True),
     "GetStats": READ,
     "Verify": READ,
+    "Compact": WORK,
     "Drain": UPKEEP,
     "Diagnose": READ,
     # ArchiveService

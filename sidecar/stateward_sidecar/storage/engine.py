@@ -1,7 +1,8 @@
 """The LMDB environment of a data directory: opening it, its format gate, and how full it is.
 
 Every commit syncs the data and the meta page before it returns. The map is large and sparse, and is never resized while
-it is open. The format is checked before anything else is read.
+it is open. The format is checked before anything else is read. A compaction replaces the environment by one with a
+fresh file (``compaction.py``), so nobody keeps ``env`` for longer than a step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from google.protobuf.message import DecodeError
 from stateward.storage.v1.head_pb2 import StoreFormat
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.files import DirectoryLock, make_directory, sync_path
+from stateward_sidecar.storage.files import DirectoryLock, make_directory, remove_unfinished, sync_path
 from stateward_sidecar.syncing import grow_file
 
 FORMAT = 1  # the newest that this version knows
@@ -33,6 +34,17 @@ CUT_SHORT_BYTES = 1 << 20
 PLENTY_BYTES = 1 << 30
 
 
+class Opened:
+    """An open environment, and the read transactions that are open in it."""
+
+    __slots__ = ("env", "number", "readers")
+
+    def __init__(self, env: lmdb.Environment, file: Path) -> None:
+        self.env = env
+        self.number = file.stat().st_ino
+        self.readers = set[object]()
+
+
 class Engine:
     """One open data directory. A transaction belongs to the thread that began it."""
 
@@ -43,9 +55,10 @@ class Engine:
         self.map_bytes = map_bytes
         self._usable_bytes = map_bytes - _reserve(map_bytes)
         self._room_bytes, self._room_until = 0, 0.0
+        remove_unfinished(directory / DATA_FILE)
         is_new = not (directory / DATA_FILE).exists()
         try:
-            self.env = lmdb.open(str(directory), map_size=map_bytes, max_readers=512, mode=0o600, meminit=True)
+            self._opened = Opened(self.open_map(directory), directory / DATA_FILE)
             self._check_format(is_new)
         except lmdb.Error as error:
             raise StartError(f"cannot open {directory / DATA_FILE}: {error}") from None
@@ -53,6 +66,22 @@ class Engine:
         sync_path(directory)
         self.env.reader_check()
         self.page_bytes = int(self.env.stat()["psize"])
+
+    @property
+    def env(self) -> lmdb.Environment:
+        """The environment. After a compaction it is another one."""
+        return self._opened.env
+
+    def open_map(self, directory: Path) -> lmdb.Environment:
+        """Opens the data file of a directory. Raises lmdb.Error."""
+        return lmdb.open(str(directory), map_size=self.map_bytes, max_readers=512, mode=0o600, meminit=True)
+
+    def take_map(self, env: lmdb.Environment) -> Opened:
+        """Takes another environment from now on, and returns the former one. Reads that have begun go on there. Writer
+        thread only, while no transaction is open."""
+        former, self._opened = self._opened, Opened(env, self.directory / DATA_FILE)
+        self._room_until = 0.0
+        return former
 
     def _check_format(self, is_new: bool) -> None:
         with self.env.begin() as txn:
@@ -80,11 +109,20 @@ class Engine:
     @contextmanager
     def read(self) -> Iterator[lmdb.Transaction]:
         """A read transaction for one synchronous step. While one is open, LMDB reuses no freed page."""
-        txn = self.env.begin(buffers=True)
+        reader, opened = object(), self._opened
+        opened.readers.add(reader)
+        while opened is not self._opened:  # replaced meanwhile, and perhaps found without readers
+            opened.readers.discard(reader)
+            opened = self._opened
+            opened.readers.add(reader)
         try:
-            yield txn
+            txn = opened.env.begin(buffers=True)
+            try:
+                yield txn
+            finally:
+                txn.abort()
         finally:
-            txn.abort()
+            opened.readers.discard(reader)
 
     def last_commit(self) -> int:
         """Number of the last committed transaction."""
@@ -125,6 +163,10 @@ class Engine:
             os.close(fd)
             path.unlink(missing_ok=True)
         return True
+
+    def is_in_place(self) -> bool:
+        """Whether the open data file is still that of the data directory. Raises OSError."""
+        return (self.directory / DATA_FILE).stat().st_ino == self._opened.number
 
     def sizes(self) -> tuple[int, int]:
         """Bytes in use and bytes of the file."""

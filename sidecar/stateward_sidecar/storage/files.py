@@ -12,15 +12,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stateward_sidecar.errors import DirectoryInUse, StartError
 from stateward_sidecar.syncing import sync_file
+
+PLACE_BYTES = 16
+FRESH, OLD = ".fresh-", ".old-"
+"""How the names begin of an unfinished copy of the data file, and of a data file that a copy has replaced."""
 
 
 def sync_directory(path: Path) -> None:
@@ -46,6 +52,23 @@ def sync_path(path: Path) -> None:
                 raise StartError(f"cannot sync the directory {directory}: {error.strerror}") from None
         if os.path.ismount(directory):
             return
+
+
+def place_of(file: Path) -> bytes:
+    """Returns 16 bytes that stand for the place of a file: its file system and its number there. A copy has others."""
+    where = f"{os.statvfs(file).f_fsid}:{file.stat().st_ino}"
+    return hashlib.blake2b(where.encode(), digest_size=PLACE_BYTES).digest()
+
+
+def remove_unfinished(data_file: Path) -> None:
+    """Removes what an interrupted compaction left beside the data file, before it is opened: unfinished copies, and the
+    second name of a file that no copy has replaced yet."""
+    for path in data_file.parent.glob(f"{FRESH}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in data_file.parent.glob(f"{OLD}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.samefile(data_file):
+                path.unlink()
 
 
 def create_file(path: Path, content: bytes, mode: int = 0o600) -> None:

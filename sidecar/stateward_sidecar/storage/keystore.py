@@ -302,6 +302,10 @@ class KeyStore:
         """Whether there is a slot for a thread's key, also if it is damaged or erased."""
         return self._slots.find(THREAD, uid) is not None or self.is_erased(uid)
 
+    def has_key(self, uid: bytes) -> bool:
+        """Whether there is a wrapped data key of a thread, also if it is damaged."""
+        return self._slots.find(THREAD, uid) is not None
+
     def is_erased(self, uid: bytes) -> bool:
         """True if the thread's deletion was begun and is not finished."""
         return self._slots.find(ERASED, uid) is not None

@@ -23,9 +23,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import lmdb
 
@@ -40,7 +42,9 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.measures import WriterMeasures
 from stateward_sidecar.storage.engine import Engine, is_disk_full
 from stateward_sidecar.storage.queue import Batch, Queue, Write
+from stateward_sidecar.storage.recording import ChangedKeys, RecordedTransaction
 
+T = TypeVar("T")
 # For how many batches the changed threads are remembered.
 KEPT = 256
 
@@ -121,6 +125,9 @@ class Writer:
         self._applied: _Applied | None = None  # run on another thread; committed next
         self._ending: list[Write] = []  # being committed
         self._on_free: Callable[[], None] | None = None
+        self._between: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        # Set while a compaction copies the file: what batches change meanwhile.
+        self.changed: ChangedKeys | None = None
         self._thread = threading.Thread(target=self._loop, name="writer", daemon=True)
 
     def start(self) -> None:
@@ -185,6 +192,19 @@ class Writer:
             self._condition.notify()
         return True
 
+    def run_between(self, call: Callable[[], T]) -> T:
+        """Runs ``call`` on the writer thread between two batches, while no transaction is open. Writes wait for it.
+        Returns its result. Raises its error, or ShuttingDown. If the error is OutcomeUnknown, nothing is written any
+        more."""
+        done: Future[Any] = Future()
+        with self._condition:
+            if self._failed is not None or self._stopping:
+                raise ShuttingDown("the daemon is stopping and accepts no more writes")
+            self._between.append((call, done))
+            self._condition.notify()
+        result: T = done.result()
+        return result
+
     def stop(self) -> None:
         """Accepts no more writes, finishes those that were accepted, and ends the thread."""
         with self._condition:
@@ -203,6 +223,8 @@ class Writer:
                 self._txn.abort()
         except BaseException as error:  # noqa: BLE001  (after any error here, nothing may be acknowledged)
             self._fail(self._ending, error)
+        for _, done in self._between:
+            done.set_exception(ShuttingDown("the daemon is stopping and accepts no more writes"))
 
     def _begin(self) -> None:
         """Begins the next transaction, before the writes that will use it come."""
@@ -215,21 +237,36 @@ class Writer:
 
         No transaction is open meanwhile, because a process that copies the file takes LMDB's lock for a moment.
         """
+        while self._between:
+            self._run_next_between()
         with self._condition:
             self.is_asleep = True
-            while self.is_asleep and self._on_free is None and not self._queue and not self._stopping:
+            while (
+                self.is_asleep and self._on_free is None
+                and not (self._queue or self._between or self._stopping)
+            ):  # fmt: skip
                 self._condition.wait()
             self.is_asleep = False
             return not self._stopping or bool(self._queue)
 
+    def _run_next_between(self) -> None:
+        call, done = self._between.popleft()
+        try:
+            done.set_result(call())
+        except Exception as error:
+            done.set_exception(error)
+            if isinstance(error, OutcomeUnknown):
+                raise
+
     def _next(self) -> _Applied | None:
-        """Returns what to commit next; None if no write has come for a while, or none will come any more."""
+        """Returns what to commit next; None if no write has come for a while, something runs between two batches, or no
+        write will come any more."""
         if self._on_free is not None:
             self._tell_free()
         with self._condition:
             is_idle = False
             queue = self._queue
-            while self._applied is None and (self._is_busy or not queue.urgent):
+            while self._applied is None and (self._is_busy or not (queue.urgent or self._between)):
                 # Background writes are committed alone if no batch came that they could join.
                 if queue.background and not self._is_busy and (self._stopping or not queue.pause_s):
                     break
@@ -242,6 +279,8 @@ class Writer:
             if applied is not None:
                 return applied
             self._is_busy = True
+            if self._between:
+                return None
             writes = queue.take()
         return self._run_all(writes)
 
@@ -343,7 +382,9 @@ class Writer:
     def _run(self, parent: lmdb.Transaction, batch: Batch, write: Write) -> bool:
         child = self._engine.env.begin(write=True, parent=parent, buffers=True)
         try:
-            write.result = write.run(child, batch)
+            changed = self.changed
+            txn = child if changed is None else cast("lmdb.Transaction", RecordedTransaction(child, changed))
+            write.result = write.run(txn, batch)
         except Exception as error:  # noqa: BLE001  (an error of one write concerns only that write)
             child.abort()
             full = not isinstance(error, StatewardError) and is_disk_full(error)

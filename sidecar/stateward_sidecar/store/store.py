@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import Corrupt, StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.blobfiles import BlobFiles
+from stateward_sidecar.storage.compaction import Compactor
 from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.queue import Write
@@ -181,7 +182,13 @@ class Store:
         self.context.writer.start()
         recover = partial(self.recovery.run, self.context.next_thread)
         self.background.submit(persist, "recovery", recover, self._is_closing)
+        self.background.submit(guarded, "compaction", self.compactor.remove_rest)
         self.background.submit(guarded, "pruning", self.pruner.resume)  # if this fails, the next sweep continues
+
+    @cached_property
+    def compactor(self) -> Compactor:
+        """Rewrites the data file without what was freed."""
+        return Compactor(self.context.engine, self.context.writer, self._is_closing.is_set)
 
     def limit_namespaces(self, limits: Sequence[NamespaceLimit]) -> None:
         """Sets what namespaces may take. If nothing was counted before, a worker counts first."""

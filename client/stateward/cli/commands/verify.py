@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stateward.cli.commands import archive_verify
+from stateward.cli.commands.shredded import show_shredded
 from stateward.cli.options.connect import (
     EVERY_NAMESPACE,
     JsonOption,
@@ -31,6 +32,9 @@ def verify(
         bool, typer.Option("--archive", help="Look at the archive instead: the same as `stateward archive verify`.")
     ] = False,
     read_data: archive_verify.ReadDataOption = None,
+    shredded: Annotated[
+        bool, typer.Option("--shredded", help="Name deleted threads instead, and say whether their keys are gone.")
+    ] = False,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -45,7 +49,18 @@ def verify(
       stateward verify booking-42
       stateward verify --json | jq .findings
       stateward verify --archive --read-data 5%
+      stateward verify --shredded
+
+    With --shredded the command reads no states. It names the threads that were deleted on this disk in the last day,
+    and all deleted threads of the archive, and looks for their keys in the key store and in the bucket. Exit code 1
+    if a key is still there, or if the bucket keeps old versions of objects, where a key may be.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if shredded:
+        if archive or thread is not None or read_data is not None:
+            raise typer.BadParameter("it is about all deleted threads, here and in the bucket", param_hint="--shredded")
+        with connect(context, target, namespace, fallback=EVERY_NAMESPACE) as client:
+            show_shredded(client, as_json=as_json)
+        return
     if archive:
         archive_verify.verify(context, thread, read_data, as_json, target, namespace)
         return

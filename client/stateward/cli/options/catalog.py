@@ -69,6 +69,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "stats": Entry("stats:stats", "Show the daemon's settings, contents and activity."),
         "drain": Entry("drain:drain", "Empty this machine before it is removed."),
         "verify": Entry("verify:verify", "Read stored records back and report damage."),
+        "compact": Entry("compact:compact", "Rewrite the data file without freed space."),
         "keys": Entry("keys:keys", "Make key files for the daemon."),
         "audit-proof": Entry("audit_proof:audit_proof", "Show that a thread continues a version that you know."),
         "audit-log": Entry("audit_log:audit_log", "Check the daemon's audit log."),

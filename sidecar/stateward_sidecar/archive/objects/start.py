@@ -7,9 +7,6 @@ before, the object was lost. The start is then refused, because a second root ke
 
 from __future__ import annotations
 
-import hashlib
-import os
-
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
@@ -21,13 +18,14 @@ from stateward_sidecar.bucket.probe import probe_bucket
 from stateward_sidecar.errors import ArchiveUnavailable, StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import DATA_FILE
+from stateward_sidecar.storage.files import PLACE_BYTES, place_of
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.thread import rows
 from stateward_sidecar.telemetry import log
 from stateward_sidecar.tracebacks import told
 
-BOOT_ID_BYTES = PLACE_BYTES = 16
+BOOT_ID_BYTES = 16
 # A process records what it shipped within about a second, so only the last few can be missing in a thread's row.
 BOOTS_KEPT = 256
 
@@ -157,9 +155,7 @@ def find_former_boots(store: Store, boot_id: bytes) -> frozenset[bytes]:
     Copied data and moved data look alike. If the data were copied, the original may still be in use with the same boot
     ids. So what those processes wrote becomes this disk's own only after a lease.
     """
-    file = store.context.engine.directory / DATA_FILE
-    where = f"{os.statvfs(file).f_fsid}:{file.stat().st_ino}"
-    place = hashlib.blake2b(where.encode(), digest_size=PLACE_BYTES).digest()
+    place = place_of(store.context.engine.directory / DATA_FILE)
 
     def run(txn: lmdb.Transaction, batch: object) -> list[bytes]:
         del batch

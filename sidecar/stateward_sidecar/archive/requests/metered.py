@@ -141,6 +141,11 @@ class Wire:
         """Why requests fail at present; empty if they do not."""
         return self._refusal or self._error
 
+    def keeps_versions(self, key: str) -> bool:
+        """Returns whether the bucket may keep old versions of objects, by what it tells about one. Raises
+        ObjectNotFound."""
+        return self._call("get", lambda: self._bucket.keeps_versions(key))
+
     def get(self, key: str, most_bytes: int = REPLACED_BYTES_MAX) -> Object:
         """Returns an object. Raises ObjectNotFound, and Corrupt if it has more bytes: then nothing of it was read."""
         return self._call("get", lambda: self._bucket.get(key, most_bytes))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import grpc.aio
 
 from stateward.v1.admin_service_pb2 import (
+    CompactRequest,
+    CompactResponse,
     DiagnoseRequest,
     DiagnoseResponse,
     Diagnosis,
@@ -132,12 +134,22 @@ class AdminService:
             check.check_place(request)
         elif request.namespace:
             check_name(request.namespace, "namespace")
+        if request.deleted_keys and request.thread:
+            raise InvalidField("deleted_keys", "is about all threads; leave `thread` empty")
         steps = self._store.verifier.verify(request)
         while True:
             async with self._calls.sending_next(steps) as answer:
                 if answer is None:
                     return
                 yield answer
+
+    async def compact(self, request: CompactRequest, context: grpc.aio.ServicerContext) -> CompactResponse:
+        done = await asyncio.get_running_loop().run_in_executor(self._store.background, self._store.compactor.compact)
+        answer = CompactResponse(
+            before_bytes=done.before_bytes, after_bytes=done.after_bytes, old_file_removed=done.is_removed
+        )
+        answer.pause.FromMicroseconds(round(done.pause_s * 1e6))
+        return answer
 
     async def diagnose(self, request: DiagnoseRequest, context: grpc.aio.ServicerContext) -> DiagnoseResponse:
         async with self._examining:

@@ -79,6 +79,8 @@ class ArchiveService:
         _check_place(request)
         if math.isnan(request.data_percent) or not 0 <= request.data_percent <= 100:
             raise InvalidField("data_percent", f"{request.data_percent:g} is not between 0 and 100")
+        if request.deleted_keys and (request.thread or request.data_percent):
+            raise InvalidField("deleted_keys", "is about all threads, and reads no data")
         async for answer in _steps(archive, commands.verify(request)):
             yield answer
 

@@ -16,7 +16,6 @@ new work is better off. Liveness never changes, because a restart helps against 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -124,14 +123,14 @@ def check_room(engine: Engine, writer: Writer) -> Check:
     return check
 
 
-def check_data(directory: Path) -> Check:
+def check_data(engine: Engine) -> Check:
     """Returns the check whether the files that the process has open are still those of the data directory."""
-    opened = {name: (directory / name).stat().st_ino for name in (DATA_FILE, KEYS_FILE)}
+    directory, keys = engine.directory, (engine.directory / KEYS_FILE).stat().st_ino
 
     def check() -> str:
-        for name, number in opened.items():
+        for name in (DATA_FILE, KEYS_FILE):
             try:
-                if os.stat(directory / name).st_ino == number:  # noqa: PTH116  (once a second)
+                if engine.is_in_place() if name == DATA_FILE else (directory / name).stat().st_ino == keys:
                     continue
             except FileNotFoundError:
                 pass

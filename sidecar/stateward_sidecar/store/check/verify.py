@@ -36,6 +36,7 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.blobs.blobread import check_state_blobs, verify_blobs
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits
+from stateward_sidecar.store.check.shredded import list_deleted_keys
 from stateward_sidecar.store.check.storeverify import StoreVerifier, verify_ids, verify_pieces
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys, list_keys
@@ -77,7 +78,10 @@ class Verifier:
         self._context = context
 
     def verify(self, request: VerifyRequest) -> Iterator[VerifyResponse]:
-        """Yields findings and progress. Raises ThreadNotFound."""
+        """Yields findings and progress; with ``deleted_keys`` deleted threads instead. Raises ThreadNotFound."""
+        if request.deleted_keys:
+            yield from list_deleted_keys(self._context, request)
+            return
         progress = ScanProgress()
         for number, uid, name_hash in self._list_threads(request):
             progress.threads += 1

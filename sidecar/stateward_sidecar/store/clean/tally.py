@@ -31,7 +31,7 @@ def count_all(context: Context, is_over: Callable[[], bool] = lambda: False) -> 
     while at < ALL_NUMBERS:
         if is_over():
             return False
-        with publishing, context.engine.env.begin(buffers=True) as txn:
+        with publishing, context.engine.read() as txn:
             first = _next(txn, at)
             at = min(first + NUMBERS, ALL_NUMBERS)
             if not usage.count_to(count, at):
