@@ -87,7 +87,9 @@ def test_a_principal_with_a_socket_of_its_own(tmp_path: Path) -> None:
                 client.thread("other").append("m", 1)
     assert {str(each): who.name for each, who in read_access_file(file).sockets.items()} == {url[7:]: "agent"}
     assert url in run("token", "list", file).out
-    assert run("token", "revoke", file, "agent").code == 1
+    refused = run("token", "revoke", file, "agent")
+    assert refused.code == 1
+    assert f"known by {url}" in refused.error
     assert run("token", "new", file, "agent").code == 0
     assert url in run("token", "revoke", file, "agent").err
     assert run("token", "revoke", file, "boss").err.count("still") == 0

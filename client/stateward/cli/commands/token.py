@@ -115,7 +115,7 @@ def _add_socket(file: Path, told: TOMLDocument, principal: Any, url: str) -> Non
 
 @token.command("list", short_help="List the principals, their tokens and grants.")
 def list_(file: FileArgument, as_json: JsonOption = False) -> None:
-    """List the principals, the beginnings of their tokens' digests, and what they may do.
+    """List the principals, what they are known by (of tokens the beginnings of digests), and what they may do.
 
     \b
     Examples:
@@ -136,7 +136,7 @@ def list_(file: FileArgument, as_json: JsonOption = False) -> None:
         for each in found
     ]
     if rows:
-        print_table(["PRINCIPAL", "TOKENS", "GRANTS"], rows, below=["GRANTS"])
+        print_table(["PRINCIPAL", "KNOWN BY", "GRANTS"], rows, below=["GRANTS"])
     else:
         note(f"{file} has no principals: a daemon with it admits nobody")
 
@@ -166,7 +166,9 @@ def revoke(
     kept = [each for each in before if digest and not each.startswith(digest)]
     if len(kept) == len(before):
         what = f" with a digest that begins with {digest}" if digest else ""
-        raise CommandError(f"{name!r} has no token{what} in {file}")
+        others = "" if digest else ", ".join(_users(principal))
+        other = f"; it is known by {others}: take that out of the file to end it" if others else ""
+        raise CommandError(f"{name!r} has no token{what} in {file}{other}")
     if kept:
         principal["token_sha256"] = kept
     elif _users(principal):
