@@ -177,15 +177,16 @@ def run(objects: Objects, examples: int) -> None:
     def check_objects(numbers: list[int], swaps: bool, damage: Damage) -> None:
         objects.check(numbers, swaps, damage)
 
-    small = st.binary(max_size=200)
-    given(small, st.lists(st.binary(max_size=20), max_size=3), st.sampled_from(MAGICS), DAMAGE)(
-        limits(examples)(check_record)
-    )()
-    given(st.integers(1, 1 << 40), st.binary(min_size=1, max_size=2000), DAMAGE)(limits(examples)(check_entry))()
-    given(st.integers(1, 1 << 40), st.integers(1, 8), DAMAGE)(limits(examples)(check_block))()
-    given(st.lists(st.integers(0, 1 << 10), min_size=1, max_size=3, unique=True), st.booleans(), DAMAGE)(
-        limits(max(examples // 10, 1))(check_objects)
-    )()
+    numbers = st.integers(1, 1 << 40)
+    places = st.lists(st.binary(max_size=20), max_size=3)
+    chosen = st.lists(st.integers(0, 1 << 10), min_size=1, max_size=3, unique=True)
+    for check, drawn, share in (
+        (check_record, (st.binary(max_size=200), places, st.sampled_from(MAGICS), DAMAGE), 1),
+        (check_entry, (numbers, st.binary(min_size=1, max_size=2000), DAMAGE), 1),
+        (check_block, (numbers, st.integers(1, 8), DAMAGE), 1),
+        (check_objects, (chosen, st.booleans(), DAMAGE), 10),
+    ):
+        limits(max(examples // share, 1))(given(*drawn)(check))()
 
 
 def main() -> int:
