@@ -240,9 +240,13 @@ class Unauthenticated(StatewardError):
 
 class IssuerUnavailable(StatewardError):
     """The key that the call's token is signed with cannot be read at present, or may be a new one that is read in a
-    moment. Nothing was done. Try again."""
+    moment. Nothing was done. Try again after ``retry_after_ms``."""
 
     reason = "ISSUER_UNAVAILABLE"
+
+    def __init__(self, message: str, *, retry_after_ms: int = 200, **metadata: object) -> None:
+        super().__init__(message, **metadata)
+        self.retry_after_ms = retry_after_ms
 
 
 class PermissionDenied(StatewardError):

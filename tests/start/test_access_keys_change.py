@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
-from tests.start.bearing import Clock, callers_of, fault_of, settle, when, who, write
+from tests.start.bearing import Clock, bearing, callers_of, fault_of, settle, when, who, write
 from tests.start.issuer import AUDIENCE, BOTH, NAME, IssuerServer, access_text, key_set, private_key, public_jwk, token
 
 from stateward import Client
 from stateward.errors import Unauthenticated
 from stateward.testing import run_daemon
+from stateward.v1 import thread_service_pb2, thread_service_pb2_grpc
 from stateward_sidecar import errors
 from stateward_sidecar.errors import IssuerUnavailable
 from stateward_sidecar.service.admission import bearers, keysets
@@ -45,11 +47,13 @@ def test_a_new_key_is_waited_for_though_a_stranger_has_just_asked(
 
     server.body = key_set(public_jwk(private_key("RS256", 1), "next"))
     fresh = token(kid="next", key=private_key("RS256", 1))
-    for _ in range(4):
+    for number in range(1, 5):
         clock.passes(callers, keysets.UNKNOWN_PAUSE_S / 5)
         for each in (fresh, another):
-            with pytest.raises(IssuerUnavailable, match="read again in a moment; try again"):
+            with pytest.raises(IssuerUnavailable, match="are not here at present; try again") as error:
                 who(callers, each)
+            left_ms = keysets.UNKNOWN_PAUSE_S * (5 - number) / 5 * 1e3
+            assert left_ms <= error.value.retry_after_ms <= left_ms + 1000
         assert isinstance(fault_of(who, callers, made_up), errors.Unauthenticated)
     assert len(server.requests) == asked
     clock.passes(callers, keysets.UNKNOWN_PAUSE_S / 5)
@@ -58,6 +62,27 @@ def test_a_new_key_is_waited_for_though_a_stranger_has_just_asked(
     assert len(server.requests) == asked + 1
     assert who(callers, fresh) == "agent"
     assert isinstance(fault_of(who, callers, another), errors.Unauthenticated)
+
+
+def test_the_retries_of_grpc_wait_for_a_new_key(tmp_path: Path, server: IssuerServer, repository: Path) -> None:
+    """They make five attempts, and take the pause between them from the error."""
+    policy = (repository / "proto/service_config.json").read_text()
+    path = write(tmp_path / "access.toml", access_text(server.url, ca=server.ca))
+    with (
+        run_daemon(tmp_path / "data", access=path) as daemon,
+        grpc.insecure_channel(
+            daemon.target.replace("unix://", "unix:"), options=[("grpc.service_config", policy)]
+        ) as channel,
+    ):
+        stub = thread_service_pb2_grpc.ThreadServiceStub(channel)
+        asked = thread_service_pb2.ListThreadsRequest(namespace="team")
+        stub.ListThreads(asked, metadata=bearing(token()), timeout=60)
+        with pytest.raises(grpc.RpcError) as failed:
+            stub.ListThreads(asked, metadata=bearing(token(kid="made up")), timeout=60)
+        assert failed.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+        server.body = key_set(public_jwk(private_key("RS256", 1), "next"))
+        fresh = token(kid="next", key=private_key("RS256", 1))
+        stub.ListThreads(asked, metadata=bearing(fresh), timeout=60)
 
 
 def test_keys_that_cannot_be_read_refuse_no_token_for_good(

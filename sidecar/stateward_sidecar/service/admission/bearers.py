@@ -33,6 +33,8 @@ PROOFS_MAX = 1024
 """The most good tokens that are remembered."""
 WAITING_MAX = 1024
 """The most tokens with unknown keys that are remembered. One that is forgotten counts as new."""
+READ_MS = 200
+"""How long a read of keys may take, for the pause of callers. If it takes longer, they ask again."""
 SKEW_S = 60
 """How far the clock of an issuer may be ahead. A token ends by our clock."""
 _WRONG: tuple[tuple[type[Exception], str], ...] = (
@@ -168,7 +170,8 @@ class Bearers:
             self._waiting[digest] = came_s
         if keys.is_reading or keys.asked_s < came_s:
             # Why, with the path of a file, is for the log and the doctor: whoever has made a token gets here.
-            raise IssuerUnavailable(f"the keys of {issuer.url} are not here at present; try again")
+            message = f"the keys of {issuer.url} are not here at present; try again"
+            raise IssuerUnavailable(message, retry_after_ms=math.ceil(keys.pause_s * 1e3) + READ_MS)
         raise _wrong("names a key that its issuer does not publish")
 
 

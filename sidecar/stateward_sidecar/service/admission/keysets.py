@@ -22,6 +22,8 @@ RETRY_S = 10.0
 """After a read that failed."""
 UNKNOWN_PAUSE_S = 5.0
 """From the end of a read to the next one for a key that is not known."""
+FILE_PAUSE_S = 0.5
+"""How often the daemon looks whether a file is another one."""
 STALE_S = 3600.0
 """How long keys count after they were read last."""
 
@@ -46,6 +48,14 @@ class KeySet:
         """Reads a file. Raises KeysWrong."""
         self._stamp, asked_s = stamp_of(Path(self.source.jwks)), monotonic()
         self.keys, self.why, self._read_s, self.asked_s = read_keys(self.source), "", monotonic(), asked_s
+
+    @property
+    def pause_s(self) -> float:
+        """How long it takes until a read is under way, if a token needs one."""
+        if self._is_reading:
+            return 0.0
+        pause_s = max(self._ended_s + UNKNOWN_PAUSE_S - monotonic(), 0.0)
+        return pause_s if self.source.is_url else min(pause_s, FILE_PAUSE_S)
 
     @property
     def is_reading(self) -> bool:

@@ -36,7 +36,7 @@ from grpc import StatusCode
 
 from stateward.v1.checkpoint_service_pb2 import BatchSaveRequest, SaveRequest
 from stateward.v1.thread_service_pb2 import PruneThreadRequest, WaitDurableRequest
-from stateward_sidecar.errors import QuotaExceeded, StatewardError, ThreadNotFound, UidMismatch
+from stateward_sidecar.errors import IssuerUnavailable, QuotaExceeded, StatewardError, ThreadNotFound, UidMismatch
 from stateward_sidecar.measures import events
 from stateward_sidecar.telemetry import log, log_damage
 
@@ -129,7 +129,7 @@ CODES: dict[str, StatusCode] = {
 # them if no other attempt can succeed: see the policy in proto/service_config.json.
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 NO_RETRY = "-1"
-_RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 500, "ISSUER_UNAVAILABLE": 200}
+_RETRY_AFTER_MS = {"QUEUE_FULL": 50, "SHUTTING_DOWN": 500, "OUTCOME_UNKNOWN": 500}
 
 
 def foreseen(error: Exception, name: str) -> StatewardError:
@@ -197,7 +197,9 @@ def trailers(error: StatewardError, details: bytes) -> tuple[tuple[str, str | by
 
 def _pause_ms(error: StatewardError) -> int:
     """Returns the pause before the next attempt; 0 = trying again is of no use, or the caller chooses the pause."""
-    return error.retry_after_ms if isinstance(error, QuotaExceeded) else _RETRY_AFTER_MS.get(error.reason, 0)
+    if isinstance(error, QuotaExceeded | IssuerUnavailable):
+        return error.retry_after_ms
+    return _RETRY_AFTER_MS.get(error.reason, 0)
 
 
 def _extra(error: StatewardError, facts: dict[str, str], message: str) -> Message | None:
