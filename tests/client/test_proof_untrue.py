@@ -13,6 +13,7 @@ from typing import Any
 import lmdb
 import pytest
 from tests.cli.conftest import run
+from tests.daemon.town import town
 
 from stateward import AsyncClient, Client, errors
 from stateward._operations.proving import prove
@@ -21,6 +22,8 @@ from stateward.models import Checkpoint
 from stateward.testing import Daemon, run_daemon
 from stateward.v1.checkpoint_service_pb2 import GetCheckpointResponse
 from stateward.v1.thread_service_pb2 import EntryDigest, ReadDigestsResponse
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.store.check import proof
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +169,22 @@ def test_a_daemon_that_leaves_one_out_is_found() -> None:
         answer = ReadDigestsResponse(uid="0" * 32, entries=entries, newest_sequence=3)
         with pytest.raises(StopIteration if is_fine else errors.Corrupt):
             steps.send(answer)
+
+
+def test_the_daemon_computes_each_digest_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has the key can seal an entry with any digest: one that is not that of its content is CORRUPT, and so is
+    a head that names another newest entry. What was pruned cannot be computed."""
+    with town(tmp_path) as made:
+        machine = made.machine("first")
+        for word in ("a", "b", "c"):
+            machine.put(word)
+        prover = proof.Prover(machine.store.context)
+        whole = prover.prove(machine.thread(), 0, b"")
+        assert [each.sequence for each in whole.entries] == [1, 2, 3]
+        first = whole.entries[0]
+        assert list(prover.prove(machine.thread(), 1, first.digest).entries) == list(whole.entries[1:])
+        with pytest.raises(Corrupt, match="does not follow"):
+            prover.prove(machine.thread(), 1, bytes(16))
+        monkeypatch.setattr(proof, "entry_digest", lambda *_: bytes(16))
+        with pytest.raises(Corrupt, match="does not match its content"):
+            prover.prove(machine.thread(), 0, b"")
