@@ -173,7 +173,7 @@ def test_a_daemon_that_leaves_one_out_is_found() -> None:
 
 def test_the_daemon_computes_each_digest_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has the key can seal an entry with any digest: one that is not that of its content is CORRUPT, and so is
-    a head that names another newest entry. What was pruned cannot be computed."""
+    an entry that does not follow the one that the caller kept."""
     with town(tmp_path) as made:
         machine = made.machine("first")
         for word in ("a", "b", "c"):
