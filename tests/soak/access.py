@@ -10,6 +10,7 @@ random grants, and threads with contents that nobody but their readers may see. 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import random
 import re
@@ -614,6 +615,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60, help="how long (default: an hour)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of all dice (default: another one)")
     options = parser.parse_args()
+    logging.getLogger("stateward").setLevel(logging.CRITICAL)  # a line for each denied call
     end, seed, table = time.monotonic() + options.minutes * 60, options.seed, Counter[str]()
     while time.monotonic() < end:
         with tempfile.TemporaryDirectory(prefix="soak-") as directory:
