@@ -87,7 +87,7 @@ from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.exposure import find_exposures, refuse_exposed
 from stateward_sidecar.storage.files import UsersLock, announce, sync_path, withdraw
 from stateward_sidecar.storage.keysource import Key, open_key
-from stateward_sidecar.storage.keystore import opens_root
+from stateward_sidecar.storage.keystore import is_wrapped_by, opens_root
 from stateward_sidecar.storage.secretfiles import create_key_file, fingerprint
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.store.thread.cache import default_cache_bytes, memory_limit_bytes
@@ -104,6 +104,8 @@ if TYPE_CHECKING:
 EXIT_OK, EXIT_DISK_FAILED = 0, 70
 # How long the last spans may take on their way to the collector.
 TRACES_END_S = 1.0
+# How long a stop waits until the archive knows it.
+SIGN_OUT_S = 1.0
 # Each connection, blob and request is one.
 OPEN_FILES = 1 << 14
 # New objects between two runs of the cycle collector. Python's 700 is a few saves.
@@ -165,6 +167,10 @@ async def run(settings: Settings) -> NoReturn:
         _end(EXIT_DISK_FAILED, audit)
     if parts.metrics is not None:
         await loop.run_in_executor(None, parts.metrics.close)
+    if parts.opening is not None and parts.archive is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SIGN_OUT_S):
+                await loop.run_in_executor(None, parts.opening.sign_out, parts.archive)
     await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s)
     if tracer is not None:
         with suppress(TimeoutError):
@@ -206,17 +212,22 @@ class _Parts:
     warnings: tuple[str, ...]
 
 
-def _find_root(settings: Settings, opening: Opening | None, given_key: Key | None) -> tuple[bytes, Key]:
-    """Returns the root key of the archive that an empty directory goes on with (b"" = none), and the key that opens it.
+def _find_root(settings: Settings, opening: Opening | None, given: Key | None) -> tuple[bytes, Key]:
+    """Returns the root key of the archive that an empty directory goes on with, or that another key wraps since a
+    rotation (b"" = none), and the key that opens it.
 
     Raises StartError before the directory has data, which would bind the next start."""
-    has_keys = (settings.data_dir / KEYS_FILE).exists()
-    root = opening.fetch_root() if opening is not None and not has_keys else b""
-    opened = given_key or Key(_make_key(settings, root))
+    root = b""
+    if opening is not None and (settings.data_dir / KEYS_FILE).exists():
+        assert given is not None
+        root = _fetch_rotated(opening, settings, given)
+    elif opening is not None:
+        root = opening.fetch_root(given.data if given is not None else b"")
+    opened = given or Key(_make_key(settings, root))
     if root and not opens_root(root, opened.data):
         raise StartError(
-            f"KEY_UNAVAILABLE: the key {fingerprint(opened.data)} of {settings.key} does not open the "
-            f"archive {settings.archive}; {_RIGHT_KEY}"
+            f"KEY_UNAVAILABLE: the key {fingerprint(opened.data)} in {settings.key} does not open the archive "
+            f"{settings.archive}; {_RIGHT_KEY}"
         )
     return root, opened
 
@@ -267,7 +278,8 @@ def _make_parts(
     async def set_draining(is_draining: bool) -> None:
         await readiness.hold(DRAINING, "the daemon takes no new work" if is_draining else "")
 
-    readiness = Readiness(_make_checks(settings, store, archive, key, durability), set_ready)
+    is_next = opening.is_key if opening is not None else None
+    readiness = Readiness(_make_checks(settings, store, archive, key, durability, is_next), set_ready)
     warnings = warnings_of(settings)
 
     def examine(probes_bucket: bool) -> list[Diagnosis]:
@@ -334,12 +346,13 @@ def _service_of(module: Any) -> ServiceDescriptor:
 
 
 def _make_checks(
-    settings: Settings, store: Store, archive: Archive | None, key: bytes, durability: Durability
-) -> dict[str, Check]:
+    settings: Settings, store: Store, archive: Archive | None, key: bytes, durability: Durability,
+    is_next: Callable[[str], bool] | None,
+) -> dict[str, Check]:  # fmt: skip
     checks = {
         DISK: check_room(store.context.engine, store.context.writer),
         DATA: check_data(store.context.engine),
-        KEY: check_key(settings.key, key),
+        KEY: check_key(settings.key, key, is_next),
     }
     if archive is not None:
         checks[ARCHIVE] = check_archive(archive, durability)
@@ -404,6 +417,7 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
         if archive is not None and parts.opening is not None:
             await loop.run_in_executor(None, parts.opening.join, store, parts.key)
             archive.start()
+            await loop.run_in_executor(None, parts.opening.sign_in, store, archive)
         await parts.readiness.look()
         if store.counting is not None:  # until it ends, the limits of namespaces do not hold
             await asyncio.wait([asyncio.wrap_future(store.counting)], timeout=COUNT_S)
@@ -546,6 +560,21 @@ def _find_key(settings: Settings) -> Key | None:
             "with --accept-local-key"
         )
     return None
+
+
+def _fetch_rotated(opening: Opening, settings: Settings, key: Key) -> bytes:
+    """Returns the root as this key wraps it in the archive, if another one wraps it in the data; else nothing. Raises
+    StartError."""
+    if is_wrapped_by(settings.data_dir / KEYS_FILE, key.data):
+        return b""
+    try:
+        root = opening.fetch_root(key.data)
+    except StartError as error:
+        raise StartError(
+            f"KEY_UNAVAILABLE: the key {fingerprint(key.data)} does not open the data in {settings.data_dir}, and "
+            f"whether it is the next one is not known: {error.message}"
+        ) from None
+    return root if root and opens_root(root, key.data) else b""
 
 
 def _make_key(settings: Settings, root: bytes) -> bytes:

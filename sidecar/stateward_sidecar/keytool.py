@@ -1,10 +1,13 @@
-"""Makes wrapped key files, for `stateward keys`: reads an order as JSON, and prints what was made as JSON.
+"""What `stateward keys` does with keys and archives: reads an order as JSON, and prints what came of it as JSON.
 
-    {"with": "awskms:alias/agents", "file": "/etc/stateward/key", "from": "", "archive": "", "archive_id": ""}
+    {"do": "wrap", "with": "awskms:alias/agents", "file": "/etc/stateward/key", "from": "", "archive": ""}
+    {"do": "list", "key": "file:/etc/stateward/key", "archive": "s3://bucket/agents"}
+    {"do": "rotate", "key": …, "to": "file:/etc/stateward/next", "archive": …, "data_dir": ""}
+    {"do": "retire", "key": …, "archive": …, "key_id": "0123456789abcdef", "force": false}
 
-``from`` names the key file whose key is wrapped, plain or wrapped; empty = a new key. The archive may be named by its
-URL, or by its id; neither = an archive that is still to be made, or that of ``from``. Exit code 1 with one line on
-stderr says what is wrong.
+``from`` names the key file whose key is wrapped, plain or wrapped; empty = a new key. Without ``archive`` the new file
+is for the archive of ``from``, or for one that is still to be made. Exit code 1 with one line on stderr says what is
+wrong.
 """
 
 from __future__ import annotations
@@ -12,24 +15,33 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
 from stateward_sidecar import hardening
+from stateward_sidecar.archive.fleet import rootkeys
+from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import FORMAT_KEY
 from stateward_sidecar.bucket.base import BucketError, ObjectNotFound
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
-from stateward_sidecar.errors import StartError
-from stateward_sidecar.settings import KeySource
+from stateward_sidecar.errors import ArchiveUnavailable, StartError
+from stateward_sidecar.settings import KeySource, parse_source
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.engine import Engine
 from stateward_sidecar.storage.keysource import Key, open_key, wrap_key
-from stateward_sidecar.storage.secretfiles import KEY_BYTES
+from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.secretfiles import KEY_BYTES, fingerprint
 from stateward_sidecar.storage.wrappedkey import PROVIDERS, write_wrapped
+from stateward_sidecar.store.store import KEYS_FILE
 
+MAP_BYTES = 64 << 30
 PATIENCE_S = 10.0
 
 
@@ -38,13 +50,14 @@ def main() -> None:
     hardening.begin()
     hardening.finish(is_debuggable=False)
     try:
-        print(json.dumps(make(json.load(sys.stdin), os.environ)))
-    except StartError as error:
+        order = json.load(sys.stdin)
+        print(json.dumps(_ORDERS[order["do"]](order, os.environ)))
+    except (StartError, ArchiveUnavailable) as error:
         print(f"stateward keys: {error.message}", file=sys.stderr)
         sys.exit(1)
 
 
-def make(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+def wrap(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """Writes a wrapped key file. Returns what is in it. Raises StartError."""
     provider, _, name = order["with"].partition(":")
     path = Path(order["file"])
@@ -56,13 +69,93 @@ def make(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, 
         key = open_key(KeySource("file", str(Path(order["from"]).absolute())), patience_s=PATIENCE_S)
     else:
         key = Key(os.urandom(KEY_BYTES))
-    archive_id = order["archive_id"] or (_find_archive(order["archive"], environment) if order["archive"] else "")
+    archive_id = _find_archive(order["archive"], environment) if order["archive"] else ""
     wrapped = wrap_key(provider, name, key.data, archive_id or key.archive_id)
     write_wrapped(path, wrapped)
     return {
         "file": str(path), "key_id": wrapped.key_id, "provider": provider, "key": wrapped.key,
         "archive_id": wrapped.archive_id,
     }  # fmt: skip
+
+
+def list_all(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Returns which keys wrap the root of an archive, and which sidecars use them. Raises StartError."""
+    with _wire(order["archive"], environment) as wire:
+        return _described(wire, _open(order["key"]).data)
+
+
+def rotate(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Wraps the root with another key: in an archive with both, in a data directory without one with the new one alone.
+    Raises StartError."""
+    key, other = _open(order["key"]), _open(order["to"])
+    if order["data_dir"]:
+        return _rotate_directory(Path(order["data_dir"]).absolute(), key.data, other.data)
+    with _wire(order["archive"], environment) as wire:
+        archive_id = rootkeys.list_keys(wire, key.data).archive_id
+        if other.archive_id not in ("", archive_id):
+            raise StartError(
+                f"--to: this wrapped key file is for the archive {other.archive_id}, and this is {archive_id}; make it "
+                "with --archive"
+            )
+        is_new = rootkeys.rotate(wire, key.data, other.data)
+        return {"is_new": is_new, "key_id": fingerprint(other.data), **_described(wire, other.data)}
+
+
+def retire(order: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Removes a key from those that wrap the root of an archive. Raises StartError."""
+    key = _open(order["key"]).data
+    with _wire(order["archive"], environment) as wire:
+        rootkeys.retire(wire, key, order["key_id"], is_forced=order["force"])
+        return _described(wire, key)
+
+
+_ORDERS: dict[str, Callable[[Any, Mapping[str, str]], dict[str, Any]]] = {
+    "wrap": wrap, "list": list_all, "rotate": rotate, "retire": retire,
+}  # fmt: skip
+
+
+def _described(wire: Wire, key: bytes) -> dict[str, Any]:
+    found = rootkeys.list_keys(wire, key)
+    users = [
+        {"owner_id": user.owner_id, "key_id": user.key_id, "start_time": user.start.isoformat()} for user in found.users
+    ]
+    return {"archive_id": found.archive_id, "keys": list(found.key_ids), "sidecars": users}
+
+
+def _rotate_directory(directory: Path, key: bytes, other: bytes) -> dict[str, Any]:
+    path = directory / KEYS_FILE
+    if not path.exists():
+        raise StartError(f"--data-dir: there are no keys in {directory}")
+    engine = Engine(directory, MAP_BYTES)  # no daemon runs there meanwhile
+    try:
+        with engine.read() as txn:
+            if txn.get(layout.ARCHIVE_KEY) is not None:
+                raise StartError(
+                    "--data-dir: these data have an archive, whose other sidecars need the new key, too; give --archive"
+                )
+        store = KeyStore(path, key)
+        try:
+            store.rewrap(key, other)
+        finally:
+            store.close()
+    finally:
+        engine.close()
+    key_id = fingerprint(other)
+    return {"is_new": True, "key_id": key_id, "keys": [key_id], "archive_id": "", "sidecars": []}
+
+
+def _open(source: str) -> Key:
+    return open_key(parse_source(source), patience_s=PATIENCE_S)
+
+
+@contextmanager
+def _wire(url: str, environment: Mapping[str, str]) -> Iterator[Wire]:
+    bucket = open_bucket(url, environment, Clock(), Patience(deadline_s=PATIENCE_S), must_exist=True)
+    wire = Wire(bucket, Clock())
+    try:
+        yield wire
+    finally:
+        wire.close()
 
 
 def _find_archive(url: str, environment: Mapping[str, str]) -> str:

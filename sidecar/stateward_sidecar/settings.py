@@ -463,7 +463,12 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
 def _key_source(given: Mapping[str, Any], usual: Path) -> KeySource:
     if not given.get("key"):
         return KeySource("file", str(Path(given.get("key_file") or usual).absolute()))
-    kind, _, value = str(given["key"]).partition(":")
+    return parse_source(str(given["key"]))
+
+
+def parse_source(text: str) -> KeySource:
+    """Reads the value of ``--key``. Raises StartError."""
+    kind, _, value = text.partition(":")
     if kind not in KEY_KINDS or not value.strip():  # it is not quoted: somebody may have given the key itself
         raise StartError(
             "--key: write file:PATH, env:NAME, command:PROGRAM, awskms:PATH or vault:PATH; the key itself belongs into "

@@ -15,7 +15,7 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.fleet.repair import Repairer
 from stateward_sidecar.archive.objects import heads, packs
 from stateward_sidecar.archive.objects.holds import Hold
-from stateward_sidecar.archive.objects.keys import slot_of
+from stateward_sidecar.archive.objects.keys import ROTATED_FORMAT, slot_of
 from stateward_sidecar.archive.objects.packs import pack_snapshot
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, ROOT_KEY
 from stateward_sidecar.errors import NewerFormat, StartError
@@ -69,9 +69,9 @@ def test_a_newer_archive_is_not_joined(driven: Town, owner: Driven) -> None:
     """A version that does not know its format does not start."""
     made = ArchiveFormat.FromString(owner.wire.get(FORMAT_KEY).data)
     assert (made.format, made.min_reader, made.min_writer) == (1, 1, 1)
-    made.min_reader = made.min_writer = heads.FORMAT + 1
+    made.min_reader = made.min_writer = ROTATED_FORMAT + 1
     owner.wire.replace(FORMAT_KEY, made.SerializeToString(), owner.wire.get(FORMAT_KEY).etag)
-    with pytest.raises(StartError, match=f"format {heads.FORMAT + 1}"):
+    with pytest.raises(StartError, match=f"format {ROTATED_FORMAT + 1}"):
         driven.machine("other")
 
 

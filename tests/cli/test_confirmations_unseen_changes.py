@@ -349,7 +349,7 @@ LOOKING = {
     "threads", "show", "history", "diff", "replay", "watch", "effects", "records list", "records get", "tools",
     "failures", "waiting", "export", "archive status", "archive list", "archive verify", "doctor", "stats", "verify",
     "conformance", "demo", "completion", "status", "service print", "token list",
-    "audit-log check", "audit-proof",
+    "audit-log check", "audit-proof", "keys list",
 }  # fmt: skip
 """They change nothing that anybody else has written."""
 NOT_ASKING = {
@@ -370,6 +370,8 @@ NOT_ASKING = {
     "drain": "the same for all threads",
     "compact": "removes what nobody can reach any more",
     "keys new": "refuses a file that exists",
+    "keys rotate": "adds a key that opens the archive; data without one need the new key from then on",
+    "keys retire": "refuses while a sidecar uses the key; whoever has it can be given the new one",
     "keys wrap": "refuses a file that exists, and leaves the key file as it is",
     "token new": "adds a token; the others stay",
     "token revoke": "who revokes a token is in a hurry, and makes a new one as easily",

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.keys.conftest import Service
-from tests.keys.test_keys_in_services import made
+from tests.keys.test_keys_in_services import key_of, made
 from tests.pages.blocks import blocks
 
+from stateward.testing import run_daemon
 from stateward_sidecar.settings import load_settings
 from stateward_sidecar.storage.keysource import open_key
 
@@ -30,24 +31,38 @@ def test_services_take_the_commands(
     for name, value in {**aws.environment, **vault.environment}.items():
         monkeypatch.setenv(name, value)
     made("new", short / "key")
+    with run_daemon(short / "data", key_file=short / "key", archive=f"file://{short}/bucket") as daemon:
+        old_id = key_of(daemon)
+        daemon.stop()
     kinds, count = set(), 0
     for words in commands():
-        words = [word.replace("/etc/stateward", str(short)).replace("awskms:alias/agents", aws.given) for word in words]
+        for place, own in (
+            ("/etc/stateward", str(short)), ("awskms:alias/agents", aws.given),
+            ("s3://my-bucket/agents", f"{short}/bucket"), ("0123456789abcdef", old_id),
+            ("/var/lib/stateward", str(short)),
+        ):  # fmt: skip
+            words = [word.replace(place, own) for word in words]
         if words[0] == "stateward":
-            (short / "wrapped.key").unlink() if words[2] == "new" and (short / "wrapped.key").exists() else None
+            if words[2] == "new" and words[3].endswith("wrapped.key"):  # the page makes it in two ways
+                (short / "wrapped.key").unlink(missing_ok=True)
             if words[2] == "wrap" and "awskms" in words[6]:
                 (short / "wrapped.key").unlink()
-                words = words[: words.index("--archive")]
+                words[3] = words[3].replace("key", "next")
+            if "--data-dir" in words:  # data of another daemon
+                words = [word.replace(f"{short}/data", f"{short}/alone") for word in words]
+                with run_daemon(short / "alone", key_file=short / "key"):
+                    pass
             made(*words[2:])
             count += 1
         else:
             assert words[0] == "stateward-sidecar"
+            words = [f"file://{word}" if word == f"{short}/bucket" else word for word in words]
             settings, _ = load_settings(words[1:], {"HOME": str(short)})
             kinds.add(settings.key.kind)
             if settings.key.path is not None:
                 assert open_key(settings.key).archive_id
     assert kinds == {"awskms", "vault", "command"}
-    assert count == 4
+    assert count == 9
 
 
 def test_the_rule_is_one() -> None:

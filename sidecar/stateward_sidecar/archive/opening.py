@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from stateward_sidecar.archive.archive import Archive
 from stateward_sidecar.archive.commands import Commands
+from stateward_sidecar.archive.fleet.rootkeys import USER_PURPOSE, describe_user
 from stateward_sidecar.archive.objects.holds import Options
-from stateward_sidecar.archive.objects.start import expect_archive, fetch_root, join
+from stateward_sidecar.archive.objects.keys import slots_of
+from stateward_sidecar.archive.objects.start import expect_archive, fetch_root, join, last_boot
 from stateward_sidecar.archive.requests.metered import Wire
-from stateward_sidecar.bucket.base import Bucket
+from stateward_sidecar.archive.requests.places import ROOT_KEY, user_key
+from stateward_sidecar.bucket.base import Bucket, ObjectExists
 from stateward_sidecar.clock import Clock
+from stateward_sidecar.codec.seal import Cipher
+from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.settings import Settings
 from stateward_sidecar.storage.keysource import Key
+from stateward_sidecar.storage.keystore import wrapping_id_of
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.telemetry import log
+from stateward_sidecar.tracebacks import told
 
 
 class Opening:
@@ -24,9 +34,37 @@ class Opening:
         if settings.archive_must_exist and not settings.archive_put_back:
             expect_archive(self._wire, settings.archive)
 
-    def fetch_root(self) -> bytes:
+    def fetch_root(self, key: bytes = b"") -> bytes:
         """See ``start.fetch_root``."""
-        return fetch_root(self._wire)
+        return fetch_root(self._wire, key)
+
+    def is_key(self, key_id: str) -> bool:
+        """Whether a key with this fingerprint wraps the archive's root. False if the archive does not answer."""
+        try:
+            found = self._wire.find(ROOT_KEY)
+            return found is not None and any(wrapping_id_of(slot)[:8].hex() == key_id for slot in slots_of(found.data))
+        except StatewardError:
+            return False
+
+    def sign_in(self, store: Store, archive: Archive) -> None:
+        """Says in the archive with which key this process was started, for a rotation. The process of this disk before
+        it may have been killed, and is signed out."""
+        boot_id, keystore = archive.state.boot_id, store.context.keystore
+        cipher, now_us = Cipher(keystore.derive(USER_PURPOSE)), store.context.clock.now_us()
+        wrapping = wrapping_id_of(keystore.root_slot())
+        try:
+            data = describe_user(boot_id, wrapping, cipher, self._settings.owner_id, now_us)
+            self._wire.create(user_key(boot_id), data)
+            if former := last_boot(store, boot_id):
+                self._wire.delete(user_key(former))
+        except (StatewardError, ObjectExists) as error:
+            log.warning("cannot say in the archive which key this sidecar uses", error=told(error))
+
+    def sign_out(self, archive: Archive) -> None:
+        """The reverse of ``sign_in``. Does not wait for an archive that is away."""
+        if not self._wire.away_s:
+            with suppress(StatewardError):
+                self._wire.delete(user_key(archive.state.boot_id))
 
     def make(self, store: Store) -> tuple[Archive, Commands]:
         """Returns the archive of this store, not started yet, and the commands over it."""

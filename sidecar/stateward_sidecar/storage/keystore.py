@@ -42,6 +42,7 @@ GROW_SLOTS = 128
 FIRST_SLOT = 2
 """The first one that is no fixed place."""
 FREE, ROOT, NAMESPACE, THREAD, ERASED = range(5)
+NO_ID = b"\0" * 16
 _MAGIC = b"SWKEYS"
 _LEAVING = b"\1"
 
@@ -65,11 +66,12 @@ class KeyStore:
 
     def __init__(self, path: Path, key: bytes, root: bytes = b"") -> None:
         """Opens the file, or makes it. A new file takes ``root``, the slot of a root that other sidecars already use.
+        In an old one the slot takes the place of one that another key wraps, if it has the same root.
 
         Raises StartError, and makes no file, if the key does not open the root.
         """
         self._path = path
-        self._key_id = bytes.fromhex(fingerprint(key)).ljust(16, b"\0")
+        self._key_id = wrapping_id(key)
         try:
             if not path.exists():
                 create_file(path, self._new_file(key, root))
@@ -86,7 +88,8 @@ class KeyStore:
         self._leaving: set[bytes] = set()
         self._unfinished: set[bytes] = set()
         self._read_slots()
-        opened = self._unwrap(1, ROOT, b"\0" * 16, key)
+        is_known = wrapping_id_of(self.root_slot()) == self._key_id or not root
+        opened = self._unwrap(1, ROOT, NO_ID, key) if is_known else self._follow(root, key)
         if opened is None:
             raise StartError(
                 f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the data in {path.parent}; "
@@ -95,6 +98,32 @@ class KeyStore:
         self._root_key = opened[:KEY_BYTES]
         self._root_names = NameKey(opened[KEY_BYTES:])
 
+    def _follow(self, root: bytes, key: bytes) -> bytes | None:
+        """Takes the slot of this store's root that another key wraps, durably; None, and changes nothing, if it is that
+        of another root, or if the key does not open it.
+
+        A power cut leaves the old slot or the new one, because a slot never crosses a sector.
+        """
+        found = _open(root, ROOT, NO_ID, key)
+        spaces = (data for slot, data in read_slots(self._fd) if slot >= FIRST_SLOT and data[0] == NAMESPACE)
+        wrapped = next(spaces, None)
+        if found is None or (wrapped is None and len(self._slots)):
+            return None
+        if wrapped is not None:
+            owner = bytes(HEAD.unpack_from(wrapped)[2])
+            if _open(bytes(wrapped), NAMESPACE, owner, found[:KEY_BYTES]) is None:
+                return None
+        os.pwrite(self._fd, root, SLOT_BYTES)
+        sync_data(self._fd)
+        return found
+
+    def rewrap(self, key: bytes, other: bytes) -> None:
+        """Wraps the root with another key, durably, in the place of ``key``, with which this store was opened."""
+        root = _open(self.root_slot(), ROOT, NO_ID, key)
+        assert root is not None
+        os.pwrite(self._fd, wrap_root(root, other), SLOT_BYTES)
+        sync_data(self._fd)
+
     def _new_file(self, key: bytes, root: bytes) -> bytes:
         if root and not opens_root(root, key):  # else the directory would get a wrong root
             raise StartError(
@@ -102,7 +131,7 @@ class KeyStore:
                 "that the archive was made with (STATEWARD_KEY_FILE or --key-file), or give another --archive"
             )
         first = (_MAGIC + bytes((FORMAT,))).ljust(SLOT_BYTES, b"\0")
-        return first + (root or _wrap(ROOT, b"\0" * 16, self._key_id, key, os.urandom(2 * KEY_BYTES)))
+        return first + (root or wrap_root(os.urandom(2 * KEY_BYTES), key))
 
     def _read_slots(self) -> None:
         """Reads the file. Raises StartError."""
@@ -229,13 +258,13 @@ class KeyStore:
 
     def is_root(self, slot: bytes, key: bytes) -> bool:
         """Whether a root slot from elsewhere holds this store's root. False if the key does not open the slot."""
-        root = _open(slot, ROOT, b"\0" * 16, key)
+        root = _open(slot, ROOT, NO_ID, key)
         return root is not None and hmac.compare_digest(root[:KEY_BYTES], self._root_key)
 
     def adopt_root(self, slot: bytes, key: bytes) -> bool:
         """Replaces this store's root by one that other sidecars use, durably, before the store is used. Returns False,
         and changes nothing, if this root has wrapped keys already, or if the key does not open the other root."""
-        root = _open(slot, ROOT, b"\0" * 16, key)
+        root = _open(slot, ROOT, NO_ID, key)
         if root is None or len(self._slots):
             return False
         os.pwrite(self._fd, slot, SLOT_BYTES)
@@ -381,7 +410,38 @@ class KeyStore:
 
 def opens_root(slot: bytes, key: bytes) -> bool:
     """Whether a key opens the slot of a root."""
-    return _open(slot, ROOT, b"\0" * 16, key) is not None
+    return open_root(slot, key) is not None
+
+
+def open_root(slot: bytes, key: bytes) -> bytes | None:
+    """Root key and root name key in the slot of a root; None if the key does not open it."""
+    return _open(slot, ROOT, NO_ID, key)
+
+
+def wrap_root(root: bytes, key: bytes) -> bytes:
+    """Returns the slot of a root."""
+    return _wrap(ROOT, NO_ID, wrapping_id(key), key, root)
+
+
+def wrapping_id(key: bytes) -> bytes:
+    """What a root's slot says of the key that wraps it: the fingerprint, then zeros."""
+    return bytes.fromhex(fingerprint(key)).ljust(16, b"\0")
+
+
+def wrapping_id_of(slot: bytes) -> bytes:
+    """The id of the key that wraps a slot."""
+    return bytes(HEAD.unpack_from(slot)[3]) if len(slot) == SLOT_BYTES else b""
+
+
+def is_wrapped_by(path: Path, key: bytes) -> bool:
+    """Whether the root in a key store's file says that it is wrapped by a key. True if the file cannot be read, which
+    opening it will tell."""
+    try:
+        with path.open("rb") as file:
+            file.seek(SLOT_BYTES)
+            return wrapping_id_of(file.read(SLOT_BYTES)) in (wrapping_id(key), b"")
+    except OSError:
+        return True
 
 
 def _open(data: bytes, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:

@@ -1,6 +1,6 @@
 """`stateward keys`: key files for the daemon: 32 random bytes as 64 hex digits, as sidecar/FORMAT.md has it.
 
-Wrapped key files are made by a program of the daemon, which has the packages of the key management services.
+All else is done by a program of the daemon, which has the packages of the key management services and of the buckets.
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ import typer
 from stateward._version import install_command
 from stateward.cli.options.catalog import CONTEXT
 from stateward.cli.options.connect import JsonOption
-from stateward.cli.show.output import CommandError, print_json, say
+from stateward.cli.show.output import CommandError, clean, counted, print_json, say
 
 KEY_BYTES = 32
 TOOL = "stateward_sidecar.keytool"
 TOOL_S = 120.0
+SourceOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="SOURCE", envvar="STATEWARD_KEY", help="The key, as stateward-sidecar takes it."),
+]
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option("--key-file", metavar="FILE", envvar="STATEWARD_KEY_FILE", help="The key: short for --key file:FILE."),
+]
 WithOption = Annotated[
     str | None,
     typer.Option(
@@ -32,7 +40,7 @@ WithOption = Annotated[
 ]
 ArchiveOption = Annotated[
     str | None,
-    typer.Option("--archive", metavar="URL", help="The archive that the wrapped key opens, if there is one already."),
+    typer.Option("--archive", metavar="URL", help="URL of the archive; a wrapped key opens no other one."),
 ]
 FINGERPRINT_PREFIX = b"stateward key fingerprint"
 
@@ -118,25 +126,122 @@ def wrap(
     _tell_wrapped(_wrap(key_file, file, service, archive), as_json=as_json)
 
 
+@keys.command("list", short_help="Show which keys open an archive, and who uses them.")
+def list_keys(
+    archive: ArchiveOption = None, key: SourceOption = None, key_file: KeyFileOption = None, as_json: JsonOption = False
+) -> None:
+    """Show which keys open an archive, oldest first, and which sidecars were started with which of them.
+
+    Needs no daemon, but one of the keys. A sidecar that was killed is shown until it starts again.
+
+    \b
+    Examples:
+      stateward keys list --archive s3://bucket/agents --key-file data.key
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    _tell_keys(_ask(do="list", key=_source(key, key_file), archive=_archive(archive)), as_json=as_json)
+
+
+@keys.command(short_help="Let another key open an archive, too.")
+def rotate(
+    to: Annotated[str, typer.Option("--to", metavar="SOURCE", help="The new key: file:PATH, awskms:PATH and so on.")],
+    archive: ArchiveOption = None,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", metavar="DIR", help="Data without an archive; no daemon may run there.")
+    ] = None,
+    key: SourceOption = None,
+    key_file: KeyFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let another key open an archive, too. Nothing stops, and nothing below the root key is written anew.
+
+    Then restart each sidecar with the new key, when you like: until `stateward keys retire`, both keys open the data.
+    The command may be repeated. Data without an archive (`--data-dir`) are opened by the new key alone from then on.
+
+    \b
+    Examples:
+      stateward keys rotate --archive s3://bucket/agents --key-file old.key --to file:new.key
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if (archive is None) == (data_dir is None):
+        raise CommandError("give --archive, or --data-dir for data without one")
+    place = {"archive": "" if archive is None else _archive(archive), "data_dir": str(data_dir or "")}
+    found = _ask(do="rotate", key=_source(key, key_file), to=to, **place)
+    if not as_json:
+        how = "now opens" if found["is_new"] else "already opens"
+        say(f"{found['key_id']} {how} {'the archive' if archive is not None else 'the data, alone'}")
+        if archive is not None:
+            say("Start each sidecar with it, and then retire the old key.")
+    _tell_keys(found, as_json=as_json)
+
+
+@keys.command(short_help="Take a key away that shall no longer open an archive.")
+def retire(
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `stateward keys list` shows it.")],
+    archive: ArchiveOption = None,
+    key: SourceOption = None,
+    key_file: KeyFileOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Although sidecars use it, because they are gone for good.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a key away that shall no longer open an archive. Give the key that stays with `--key-file` or `--key`.
+
+    Refuses while a sidecar runs that was started with the old key: its next start would fail. Old versions of the
+    object `_keys/root`, which some buckets keep, still open with the old key.
+
+    \b
+    Examples:
+      stateward keys retire 0123456789abcdef --archive s3://bucket/agents --key-file new.key
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    found = _ask(do="retire", key=_source(key, key_file), archive=_archive(archive), key_id=key_id, force=force)
+    if not as_json:
+        say(f"{key_id} does not open the archive any more")
+    _tell_keys(found, as_json=as_json)
+
+
+def _source(key: str | None, key_file: Path | None) -> str:
+    if (key is None) == (key_file is None):
+        raise CommandError("give the key that opens the archive, with --key-file or --key")
+    return key or f"file:{key_file}"
+
+
+def _archive(url: str | None) -> str:
+    if url is None:
+        raise CommandError("--archive is missing: it says where the archive is")
+    return url if "://" in url else Path(url).expanduser().absolute().as_uri()
+
+
+def _tell_keys(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    for key_id in found["keys"]:
+        count = sum(each["key_id"] == key_id for each in found["sidecars"])
+        say(f"{key_id}  {counted(count, 'sidecar')}")
+    for each in found["sidecars"]:
+        say(f"  {clean(each['owner_id'])}  {each['key_id']}  since {each['start_time'][:19]}Z")
+
+
 def _wrap(key_file: Path | None, file: Path, service: str, archive: str | None) -> dict[str, Any]:
+    place = "" if archive is None else _archive(archive)
+    source = str(key_file) if key_file else ""
+    return _ask(**{"do": "wrap", "with": service, "file": str(file), "from": source, "archive": place})
+
+
+def _ask(**order: object) -> dict[str, Any]:
+    """Lets the daemon's program carry out an order. Raises CommandError."""
     if importlib.util.find_spec("stateward_sidecar") is None or importlib.util.find_spec("cryptography") is None:
-        raise CommandError(f"--with needs the daemon's packages; run: {install_command('sidecar')}")
-    if archive is not None and "://" not in archive:
-        archive = Path(archive).expanduser().absolute().as_uri()
-    order = {
-        "with": service, "file": str(file), "from": str(key_file) if key_file else "", "archive": archive or "",
-        "archive_id": "",
-    }  # fmt: skip
+        raise CommandError(f"this needs the daemon's packages; run: {install_command('sidecar')}")
     try:
         done = subprocess.run(  # noqa: S603  this package's own program
             [sys.executable, "-m", TOOL], input=json.dumps(order), capture_output=True, text=True, timeout=TOOL_S,
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CommandError(f"cannot wrap the key: {type(error).__name__}") from None
+        raise CommandError(f"the daemon's program does not end: {type(error).__name__}") from None
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        raise CommandError(lines[-1].removeprefix("stateward keys: ") if lines else "cannot wrap the key")
+        raise CommandError(lines[-1].removeprefix("stateward keys: ") if lines else "the daemon's program failed")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

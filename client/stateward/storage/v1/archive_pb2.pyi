@@ -232,6 +232,16 @@ class KeyObject(_message.Message):
     wraps: _containers.RepeatedCompositeFieldContainer[KeyWrap]
     def __init__(self, wraps: _Optional[_Iterable[_Union[KeyWrap, _Mapping]]] = ...) -> None: ...
 
+class KeyUser(_message.Message):
+    __slots__ = ("wrapping_id", "start_time_us", "owner")
+    WRAPPING_ID_FIELD_NUMBER: _ClassVar[int]
+    START_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    wrapping_id: bytes
+    start_time_us: int
+    owner: bytes
+    def __init__(self, wrapping_id: _Optional[bytes] = ..., start_time_us: _Optional[int] = ..., owner: _Optional[bytes] = ...) -> None: ...
+
 class KeyWrap(_message.Message):
     __slots__ = ("wrapping_id", "wrapped")
     WRAPPING_ID_FIELD_NUMBER: _ClassVar[int]

@@ -36,8 +36,9 @@ from stateward_sidecar import security
 from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.fleet.reread import CountedFetcher
 from stateward_sidecar.archive.objects.fetch import Seen
-from stateward_sidecar.archive.objects.heads import FORMAT, check_writable, is_over
+from stateward_sidecar.archive.objects.heads import check_writable, is_over
 from stateward_sidecar.archive.objects.holds import ArchiveState, Name
+from stateward_sidecar.archive.objects.keys import ROTATED_FORMAT
 from stateward_sidecar.archive.requests.metered import PARALLEL
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of, whole_of
 from stateward_sidecar.clock import Clock
@@ -114,10 +115,10 @@ class Collector:
             form = ArchiveFormat.FromString(self._state.wire.get(FORMAT_KEY).data)
         except DecodeError:
             raise Corrupt("the archive's _format object cannot be read, so nothing is removed") from None
-        if max(form.min_reader, form.min_writer) > FORMAT:
+        if max(form.min_reader, form.min_writer) > ROTATED_FORMAT:
             raise FeatureUnavailable(
                 f"the archive has format {max(form.min_reader, form.min_writer)} and this version knows formats up to "
-                f"{FORMAT}, so nothing is removed"
+                f"{ROTATED_FORMAT}, so nothing is removed"
             )
 
 

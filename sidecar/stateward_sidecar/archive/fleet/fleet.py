@@ -35,7 +35,7 @@ from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.holds import ArchiveState, Name, row_of
 from stateward_sidecar.archive.objects.image import open_image, part_refs
 from stateward_sidecar.archive.objects.judge import Local, Verdict, judge
-from stateward_sidecar.archive.objects.keys import ThreadKey, slot_of
+from stateward_sidecar.archive.objects.keys import ThreadKey, open_thread
 from stateward_sidecar.archive.objects.packs import check_object
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.metered import PARALLEL
@@ -44,7 +44,7 @@ from stateward_sidecar.bucket.base import Object
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, KeyUnavailable, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.journal.views import add_archive, view_head
 from stateward_sidecar.store.thread.thread import Identity, Thread, rows
 from stateward_sidecar.store.thread.threads import not_found
@@ -315,7 +315,7 @@ def _open_key(namespace: NamespaceKeys, answer: Answer) -> ThreadKey:
         raise answer
     if answer is None:
         raise KeyUnavailable("the thread's key is not in the archive")
-    return ThreadKey(*KeyStore.open_thread(slot_of(answer.data), namespace))
+    return open_thread(answer.data, namespace)
 
 
 def _read_part(ref: ObjectRef, answer: Answer) -> bytes:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, KeyObject, KeyWrap
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow
 from stateward.v1.archive_service_pb2 import RepairThreadRequest, RepairThreadResponse
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.fleet.fleet import Fleet, judge_here, known_head, object_refs
@@ -37,7 +37,7 @@ from stateward_sidecar.archive.objects.heads import (
 )
 from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, Name, row_of
 from stateward_sidecar.archive.objects.judge import Verdict, set_back_text
-from stateward_sidecar.archive.objects.keys import ThreadKey
+from stateward_sidecar.archive.objects.keys import ThreadKey, key_object
 from stateward_sidecar.archive.own.pulse import Pulse
 from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.own.takeover import Attacher
@@ -241,9 +241,8 @@ class Repairer:
         slot = self._state.context.keystore.namespace_slot(identity)
         key = namespace_key(identity)
         if slot is not None and self._state.wire.find(key) is None:
-            wraps = KeyObject(wraps=[KeyWrap(wrapping_id=slot[20:36], wrapped=slot)])
             with suppress(ObjectExists):
-                self._state.wire.create(key, wraps.SerializeToString())
+                self._state.wire.create(key, key_object(slot))
 
     def _base(self, thread: Thread, known: ArchiveHead, found: ArchiveHead | None) -> ArchiveHead:
         """Returns a HEAD of this process that names no objects yet."""

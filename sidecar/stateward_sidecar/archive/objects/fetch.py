@@ -23,7 +23,7 @@ from stateward.storage.v1.archive_pb2 import (
 from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.image import open_image, open_inline, part_refs
-from stateward_sidecar.archive.objects.keys import ThreadKey, slot_of
+from stateward_sidecar.archive.objects.keys import ThreadKey, open_thread
 from stateward_sidecar.archive.objects.packs import (
     check_object,
     is_pack,
@@ -38,7 +38,7 @@ from stateward_sidecar.bucket.base import Object, ObjectNotFound
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, KeyUnavailable
-from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.journal.requests import window_start
 from stateward_sidecar.store.kinds.pruned import PRUNED
 from stateward_sidecar.store.thread.ranges import Ranges
@@ -279,4 +279,4 @@ def headers_of(rows: Iterable[PackedRow]) -> list[EntryHeader]:
 
 
 def _open_key(namespace: NamespaceKeys, found: Object | None) -> ThreadKey | None:
-    return ThreadKey(*KeyStore.open_thread(slot_of(found.data), namespace)) if found is not None else None
+    return open_thread(found.data, namespace) if found is not None else None

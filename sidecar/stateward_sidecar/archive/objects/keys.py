@@ -7,7 +7,8 @@ in it.
     namespace   made before the first thread of the namespace is claimed
     thread      made before HEAD
 
-A key object holds a slot of the key store, byte for byte: a key that is wrapped by the key above it.
+A key object holds a slot of the key store, byte for byte: a key that is wrapped by the key above it. While the key
+above it is changed, it holds two of them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,23 @@ from stateward_sidecar.archive.requests.places import FORMAT_KEY, ROOT_KEY, Plac
 from stateward_sidecar.bucket.base import ObjectExists
 from stateward_sidecar.codec.seal import KEY_BYTES
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, NewerFormat, StartError, newer_format
-from stateward_sidecar.storage.keystore import FORMAT as KEY_FORMAT
-from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.storage.keystore import (
+    FORMAT as KEY_FORMAT,
+)
+from stateward_sidecar.storage.keystore import (
+    NO_ID,
+    KeyStore,
+    NamespaceKeys,
+    wrapping_id,
+    wrapping_id_of,
+)
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import UID_BYTES
 from stateward_sidecar.telemetry import log
+
+ROTATED_FORMAT = FORMAT + 1
+"""That of an archive with a key object that has two wraps; a version before it reads only the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +76,35 @@ def agree_on_format(wire: Wire, now_us: int, archive_id: bytes = b"") -> Archive
         form = ArchiveFormat.FromString(found.data)
     except DecodeError:
         raise StartError("the archive's _format object cannot be read: is this URL an archive of Stateward?") from None
-    if max(form.min_reader, form.min_writer) > FORMAT:
-        needed = max(form.min_reader, form.min_writer)
-        raise StartError(
-            f"the archive needs a version of Stateward that knows format {needed}; this version knows format {FORMAT}"
-        )
+    check_format(form)
     return form
+
+
+def check_format(form: ArchiveFormat) -> None:
+    """Raises StartError if this version must not use the archive."""
+    needed = max(form.min_reader, form.min_writer)
+    if needed > ROTATED_FORMAT:
+        raise StartError(
+            f"the archive needs a version of Stateward that knows format {needed}; this version knows format "
+            f"{ROTATED_FORMAT}"
+        )
 
 
 def put_back(wire: Wire, keystore: KeyStore, form: ArchiveFormat, keys: list[str]) -> None:
     """Creates lost objects of the archive again (``keys``) from what this store knows since it joined the archive."""
-    bodies = {FORMAT_KEY: form.SerializeToString(), ROOT_KEY: _key_object(keystore.root_slot())}
+    bodies = {FORMAT_KEY: form.SerializeToString(), ROOT_KEY: key_object(keystore.root_slot())}
     for key in keys:
         with suppress(ObjectExists):
             wire.create(key, bodies[key])
             log.warning("a lost object of the archive was put back", key=key)
 
 
-def find_root(wire: Wire) -> bytes | None:
-    """Returns the archive's root key, wrapped; None if the archive has none. Raises StartError."""
+def find_root(wire: Wire, key: bytes = b"") -> bytes | None:
+    """Returns the archive's root key as this key wraps it, if it does, else as the first one does; None if the archive
+    has none. Raises StartError."""
     found = wire.find(ROOT_KEY)
     try:
-        return slot_of(found.data) if found is not None else None
+        return slot_of(found.data, wrapping_id(key) if key else b"") if found is not None else None
     except NewerFormat as error:
         raise StartError(f"--archive: {error.message}") from None
 
@@ -95,13 +114,13 @@ def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
 
     A store without keys adopts the archive's root: another sidecar may have made it at the same moment.
     """
-    slot = find_root(wire)
+    slot = find_root(wire, key)
     if slot is None:
         try:
-            wire.create(ROOT_KEY, _key_object(keystore.root_slot()))
+            wire.create(ROOT_KEY, key_object(keystore.root_slot()))
             return
         except ObjectExists:
-            slot = find_root(wire)
+            slot = find_root(wire, key)
     if slot is not None and (keystore.is_root(slot, key) or keystore.adopt_root(slot, key)):
         return
     raise StartError(
@@ -139,7 +158,7 @@ class Keys:
                     f"{key} is missing in the archive, and threads there need it; put it back from a copy of the "
                     "bucket, or run `stateward archive repair` for such a thread on the machine that owned it"
                 )
-        return self._adopt(identity, slot_of(found.data)) if found is not None else None
+        return self._adopt(identity, slot_of(found.data, NO_ID)) if found is not None else None
 
     def namespace(self, name: str) -> NamespaceKeys:
         """Returns a namespace's keys, and makes them if it has none. Raises what ``find_namespace`` raises."""
@@ -150,15 +169,15 @@ class Keys:
         identity = keystore.namespace_id(name)
         slot = keystore.namespace_slot(identity) or keystore.new_namespace_slot(name)
         try:
-            self._wire.create(namespace_key(identity), _key_object(slot))
+            self._wire.create(namespace_key(identity), key_object(slot))
         except ObjectExists:
-            slot = slot_of(self._wire.get(namespace_key(identity)).data)
+            slot = slot_of(self._wire.get(namespace_key(identity)).data, NO_ID)
         return self._adopt(identity, slot)
 
     def by_id(self, identity: bytes) -> NamespaceKeys | None:
         """Finds a namespace's keys by the hash of its name, for commands that list the bucket."""
         found = self._wire.find(namespace_key(identity))
-        return self._adopt(identity, slot_of(found.data)) if found is not None else None
+        return self._adopt(identity, slot_of(found.data, NO_ID)) if found is not None else None
 
     def _adopt(self, identity: bytes, slot: bytes) -> NamespaceKeys:
         keystore = self._context.keystore
@@ -184,7 +203,7 @@ class Keys:
     def find_thread(self, namespace: NamespaceKeys, place: Place, epoch: int) -> ThreadKey | None:
         """Returns a thread's key; None if there is none, or it was destroyed. Raises KeyUnavailable, Corrupt."""
         found = self._wire.find(place.key(epoch))
-        return ThreadKey(*KeyStore.open_thread(slot_of(found.data), namespace)) if found is not None else None
+        return open_thread(found.data, namespace) if found is not None else None
 
     def make_thread(self, namespace: NamespaceKeys, place: Place, epoch: int, known: ThreadKey | None) -> ThreadKey:
         """Creates the key object of a thread that is about to be claimed. Returns the key that the archive then has:
@@ -194,7 +213,7 @@ class Keys:
         try:
             slot = KeyStore.wrap_thread(made.uid, namespace, made.data_key)
             # No thread begins if the archive is empty, because it may not be mounted and may have the thread already.
-            self._wire.together(self._wire.check_there, lambda: self._wire.create(place.key(epoch), _key_object(slot)))
+            self._wire.together(self._wire.check_there, lambda: self._wire.create(place.key(epoch), key_object(slot)))
             return made
         except ObjectExists:
             found = self.find_thread(namespace, place, epoch)
@@ -207,21 +226,36 @@ class Keys:
         self._wire.delete(place.key(epoch))
 
 
-def _key_object(slot: bytes) -> bytes:
-    wraps = KeyObject()
-    wraps.wraps.add(wrapping_id=slot[20:36], wrapped=slot)
-    return wraps.SerializeToString()
+def key_object(*slots: bytes) -> bytes:
+    """Returns the bytes of a key object."""
+    found = KeyObject()
+    for slot in slots:
+        found.wraps.add(wrapping_id=wrapping_id_of(slot), wrapped=slot)
+    return found.SerializeToString()
 
 
-def slot_of(data: bytes) -> bytes:
-    """Returns the wrapped key in a key object. Raises Corrupt, NewerFormat."""
+def open_thread(data: bytes, namespace: NamespaceKeys) -> ThreadKey:
+    """Returns the key in the key object of a thread. Raises KeyUnavailable, Corrupt, NewerFormat."""
+    return ThreadKey(*KeyStore.open_thread(slot_of(data, namespace.id), namespace))
+
+
+def slots_of(data: bytes) -> list[bytes]:
+    """Returns a key as each of its wraps has it. Raises Corrupt."""
     try:
         wraps = KeyObject.FromString(data).wraps
     except DecodeError:
         wraps = []  # type: ignore[assignment]
     if not wraps:
         raise Corrupt("a key object in the archive cannot be read")
-    form = wraps[0].wrapped[1:2]
+    return [bytes(each.wrapped) for each in wraps]
+
+
+def slot_of(data: bytes, wanted: bytes = b"") -> bytes:
+    """Returns the wrapped key in a key object: as the key with the id ``wanted`` wraps it, or by the first if none has
+    that id. Raises Corrupt, NewerFormat."""
+    slots = slots_of(data)
+    found = next((slot for slot in slots if wrapping_id_of(slot) == wanted), slots[0])
+    form = found[1:2]
     if form and form[0] > KEY_FORMAT:
         raise newer_format("a key object in the archive", form[0], KEY_FORMAT, is_proven=False)
-    return bytes(wraps[0].wrapped)
+    return found

@@ -12,7 +12,7 @@ import lmdb
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
 from stateward_sidecar.archive.objects.keys import agree_on_format, agree_on_root, find_root, put_back
 from stateward_sidecar.archive.requests.metered import Wire
-from stateward_sidecar.archive.requests.places import FORMAT_KEY, ROOT, ROOT_KEY
+from stateward_sidecar.archive.requests.places import FORMAT_KEY, KEY_USERS, ROOT, ROOT_KEY
 from stateward_sidecar.bucket.base import Bucket, BucketError, BucketUnfit
 from stateward_sidecar.bucket.probe import probe_bucket
 from stateward_sidecar.errors import ArchiveUnavailable, StartError
@@ -42,13 +42,14 @@ def expect_archive(wire: Wire, url: str) -> None:
         raise _lost(lost)
 
 
-def fetch_root(wire: Wire) -> bytes:
-    """Returns the archive's root for a new store; empty = there is no archive. Raises StartError."""
+def fetch_root(wire: Wire, key: bytes = b"") -> bytes:
+    """Returns the archive's root for a new store, as this key wraps it if it does; empty = there is no archive. Raises
+    StartError."""
     try:
-        root = find_root(wire)
+        root = find_root(wire, key)
         if root is None:
             _check_new(wire)
-            root = find_root(wire)  # another sidecar may have made the archive meanwhile
+            root = find_root(wire, key)  # another sidecar may have made the archive meanwhile
         return root or b""
     except ArchiveUnavailable as error:
         until = "that is corrected" if wire.refuses else "the archive answers"
@@ -96,6 +97,8 @@ def join(
         return ""
     if known is None:
         _remember(store, form)
+    elif known != form:  # a rotation has raised it; if the object is lost, this is what is put back
+        _keep_form(store, form)
     return form.archive_id.hex()
 
 
@@ -115,7 +118,9 @@ def missing(wire: Wire) -> list[str]:
 
 def _has_more(wire: Wire) -> bool:
     """Whether the archive's folder has other objects."""
-    return any(key not in (FORMAT_KEY, ROOT_KEY) for key, _ in wire.walk(ROOT))
+    return any(
+        key not in (FORMAT_KEY, ROOT_KEY) and not key.startswith(KEY_USERS) for key, _ in wire.walk(ROOT)
+    )
 
 
 def _check_new(wire: Wire) -> None:
@@ -149,6 +154,13 @@ def remember_boot(store: Store, boot_id: bytes) -> frozenset[bytes]:
     return frozenset(_split(known))
 
 
+def last_boot(store: Store, boot_id: bytes) -> bytes | None:
+    """Returns the boot id of the process before this one on this disk. Call it after ``remember_boot``."""
+    with store.context.engine.read() as txn:
+        known = _split(bytes(txn.get(layout.BOOTS_KEY) or b""))
+    return known[-2] if len(known) > 1 and known[-1] == boot_id else None
+
+
 def find_former_boots(store: Store, boot_id: bytes) -> frozenset[bytes]:
     """Returns the boot ids of processes that ran while the file was elsewhere. Call it after ``remember_boot``.
 
@@ -174,6 +186,14 @@ def find_former_boots(store: Store, boot_id: bytes) -> frozenset[bytes]:
 
 def _split(boots: bytes) -> list[bytes]:
     return [boots[at : at + BOOT_ID_BYTES] for at in range(0, len(boots), BOOT_ID_BYTES)]
+
+
+def _keep_form(store: Store, form: ArchiveFormat) -> None:
+    def run(txn: lmdb.Transaction, batch: object) -> None:
+        del batch
+        txn.put(layout.ARCHIVE_KEY, form.SerializeToString())
+
+    store.context.writer.submit(Write(run=run, frees_space=True), wait=True).wait()
 
 
 def _remember(store: Store, form: ArchiveFormat) -> None:

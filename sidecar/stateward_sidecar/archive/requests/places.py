@@ -15,7 +15,8 @@ Names of objects in the bucket. They contain no name that a user chose.
     v1/_keys/root                                        the root key, wrapped by the key-encryption key
     v1/_keys/n/<namespace>                               a namespace's keys, wrapped by the root key
     v1/_keys/t/<namespace>/<name>.<epoch>                a thread's data key, wrapped by its namespace's key
-    v1/t/<namespace>/<name>/HEAD                         the only object that is ever written twice
+    v1/_keys/s/<boot>                                    a sidecar that runs, and the key that it was started with
+    v1/t/<namespace>/<name>/HEAD                         the only object that is ever written twice, but for a rotation
     v1/t/<namespace>/<name>/<epoch>-<boot>-<n>.<kind>    immutable; a name is never used twice
     v1/t/<namespace>/<name>/<id>.blob                    immutable; a name is never used twice
     v1/t/<namespace>/<name>/….<number>                   a slice of a large one of these, see above
@@ -80,6 +81,7 @@ FORMAT_KEY = "v1/_format"
 ROOT_KEY = "v1/_keys/root"
 NAMESPACE_KEYS = "v1/_keys/n/"
 THREAD_KEYS = "v1/_keys/t/"
+KEY_USERS = "v1/_keys/s/"
 THREADS = "v1/t/"
 HEAD = "HEAD"
 # Almost every thread is made in this epoch, so its key is requested together with HEAD.
@@ -122,6 +124,11 @@ class Place:
     def blob(self, blob_id: bytes) -> str:
         """Returns the name of a blob."""
         return f"{self.prefix}{blob_id.hex()}{_BLOB}"
+
+
+def user_key(boot_id: bytes) -> str:
+    """Returns the name of the object of a sidecar that runs."""
+    return KEY_USERS + boot_id.hex()
 
 
 def namespace_key(namespace_id: bytes) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, Durability
@@ -34,6 +35,8 @@ if TYPE_CHECKING:  # a daemon without an archive does not load it
     from stateward_sidecar.archive.archive import Archive
 
 ROUND_S = 1.0
+# How often the archive is asked whether a key file that was replaced holds its next key.
+ASK_KEY_S = 10.0
 # A file system that does not answer for so long makes the daemon not ready.
 ANSWER_S = 5.0
 # A small save takes five pages. The daemon is ready again when there is room for some of them.
@@ -144,12 +147,14 @@ def check_data(engine: Engine) -> Check:
     return check
 
 
-def check_key(source: KeySource, key: bytes) -> Check:
-    """Returns the check whether the key file still holds the key. No service is asked: one that is away stops no
-    agent."""
+def check_key(source: KeySource, key: bytes, is_next: Callable[[str], bool] | None = None) -> Check:
+    """Returns the check whether the key file still holds the key, or one that a rotation made the next (``is_next``, by
+    its fingerprint). No service is asked: one that is away stops no agent."""
     expected, path = fingerprint(key), source.path
+    nexts, asked_at = set[str](), float("-inf")
 
     def check() -> str:
+        nonlocal asked_at
         if path is None:
             return ""
         try:
@@ -157,7 +162,10 @@ def check_key(source: KeySource, key: bytes) -> Check:
             found = fingerprint(read_key_file(path)) if is_plain else read_wrapped(path).key_id
         except StartError as error:
             return f"{error.message}; the next start will fail"
-        if found != expected:
+        if found != expected and found not in nexts and is_next is not None and monotonic() > asked_at + ASK_KEY_S:
+            asked_at = monotonic()
+            nexts.update({found} if is_next(found) else ())
+        if found != expected and found not in nexts:
             return f"the key file {path} holds key {found} now, and the data need {expected}; put that key back"
         return ""
 
