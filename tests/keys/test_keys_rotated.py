@@ -303,3 +303,24 @@ def test_a_takeover_by_a_sidecar_with_the_other_key(tmp_path: Path) -> None:
             for each in (client, other):
                 assert not [found for found in each.verify() if found.finding is not None]
                 assert not [found for found in each.archive.verify() if found.finding is not None]
+
+
+def test_a_root_of_another_archive(tmp_path: Path) -> None:
+    """A store takes the new wrap of its own root only: with key and URL of another archive it does not start, and is as
+    it was."""
+    mine, other = key_file(tmp_path, "mine"), key_file(tmp_path, "other")
+    urls = [f"file://{tmp_path}/bucket-{number}" for number in range(2)]
+    with run_daemon(tmp_path / "a", key_file=mine, archive=urls[0]) as daemon, daemon.client() as client:
+        client.thread("t").append("log", 1)
+    with run_daemon(tmp_path / "b", key_file=other, archive=urls[1]) as daemon, daemon.client() as client:
+        client.thread("t").append("log", 2)
+    before = (tmp_path / "a/keys").read_bytes()
+    for url in urls:
+        with (
+            pytest.raises(RuntimeError, match="KEY_UNAVAILABLE: .* does not open"),
+            run_daemon(tmp_path / "a", key_file=other, archive=url),
+        ):
+            pass
+    assert (tmp_path / "a/keys").read_bytes() == before
+    with run_daemon(tmp_path / "a", key_file=mine, archive=urls[0]) as daemon, daemon.client() as client:
+        assert list(client.thread("t").hydrate().logs["log"]) == [1]
