@@ -317,7 +317,7 @@ def test_a_root_of_another_archive(tmp_path: Path) -> None:
     before = (tmp_path / "a/keys").read_bytes()
     for url in urls:
         with (
-            pytest.raises(RuntimeError, match="KEY_UNAVAILABLE: .* does not open"),
+            pytest.raises(RuntimeError, match=r"KEY_UNAVAILABLE: .* does not open"),
             run_daemon(tmp_path / "a", key_file=other, archive=url),
         ):
             pass
