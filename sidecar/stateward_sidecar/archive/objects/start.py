@@ -81,6 +81,8 @@ def join(
             raise StartError(
                 "--archive: the data in this directory belong to another archive; give its URL, or another --data-dir"
             )
+        if known is not None:
+            _check_unchanged(known, form)
         _check_bound(archive_id, form)
         agree_on_root(wire, store.context.keystore, key)
     except BucketUnfit as error:
@@ -108,6 +110,24 @@ def _check_bound(archive_id: str, form: ArchiveFormat) -> None:
         raise StartError(
             f"KEY_UNAVAILABLE: the wrapped key file is for the archive {archive_id}, and this is the archive "
             f"{form.archive_id.hex()}; wrap the key for it with `stateward keys wrap … --archive URL`"
+        )
+
+
+def _check_unchanged(known: ArchiveFormat, form: ArchiveFormat) -> None:
+    """Raises StartError if somebody changed the format object since this store joined the archive: an upgrade raises
+    the formats in it, and may add fields, and nothing else ever changes. The object is in clear, so a store that has
+    not joined cannot tell."""
+    raised, found = ArchiveFormat(), ArchiveFormat()
+    raised.CopyFrom(known)
+    found.CopyFrom(form)
+    for field in ("format", "min_reader", "min_writer"):
+        setattr(raised, field, max(getattr(known, field), getattr(form, field)))
+    if form.format > known.format:
+        found.DiscardUnknownFields()
+    if raised.SerializeToString(deterministic=True) != found.SerializeToString(deterministic=True):
+        raise StartError(
+            f"--archive: {FORMAT_KEY} was changed since this data joined the archive; put it back from a copy of the "
+            "bucket, or remove it and start once with --archive-put-back"
         )
 
 
