@@ -37,6 +37,7 @@ SIZES: dict[tuple[object, str], Any] = {
     (compact, "MERGED_BYTES_MAX"): 16 << 10,
     (ship, "MERGED_BYTES_MAX"): 16 << 10,
     (snapshots, "WEIGHT_MIN_BYTES"): 1200,
+    (snapshots, "WEIGHT_BY_SIZE"): 1,
     (journal, "LARGE_BYTES"): 1000,  # entries before a larger one are shipped first
     (journal, "INLINE_EDITS_MAX"): 1000,  # edits above are stored in pieces
     (recordputs, "ENTRY_VALUES_BYTES"): 500,
