@@ -88,8 +88,8 @@ def test_many_steps_write_three_times_their_diffs_at_most(steps: int) -> None:
         print(
             f"{steps} steps with {new:,} bytes of messages: diffs {stats.entry_bytes:,}, {stats.snapshots} snapshots "
             f"{stats.snapshot_bytes:,}: {(stats.entry_bytes + stats.snapshot_bytes) / stats.entry_bytes:.2f} times; "
-            f"first half at rest {at_rest(half):,} of {at_rest(stats):,}; daemon's CPU seconds after each {sample_steps} "
-            f"steps: {cpu}"
+            f"first half at rest {at_rest(half):,} of {at_rest(stats):,}; daemon's CPU seconds after "
+            f"each {sample_steps} steps: {cpu}"
         )
         assert stats.saves == steps
         assert stats.snapshots > 3  # else the next line says nothing
