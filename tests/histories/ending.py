@@ -78,6 +78,8 @@ class Ending:
     def look_at_bucket(self, objects: Callable[[], Objects]) -> None:
         """All machines gave their threads up. One that knows all keys prunes them, and collects what nobody needs."""
         assert self._fresh is not None
+        # A sweep would take a thread back to collect its blobs, and delete their objects only when HEAD has landed.
+        self._fresh.sweep_no_more()
         self._fresh.start()
         for thread in (*self._threads, *self._copies.asked):
             self.prune(self._fresh, thread)

@@ -135,6 +135,10 @@ class Machine:
         """From now on, the wall clock is off by so much."""
         _write(self._clock, seconds)
 
+    def sweep_no_more(self) -> None:
+        """From the next start on, it sweeps nothing by itself."""
+        self._daemon._flags["sweep_interval"] = "3600"
+
     def upgrade(self) -> None:
         """From the next start on, it is of the next format."""
         self._environment["ARCHIVE_FAULTS_NEXT_FORMAT"] = "1"
