@@ -574,7 +574,10 @@ def _fetch_rotated(opening: Opening, settings: Settings, key: Key) -> bytes:
             f"KEY_UNAVAILABLE: the key {fingerprint(key.data)} does not open the data in {settings.data_dir}, and "
             f"whether it is the next one is not known: {error.message}"
         ) from None
-    return root if root and opens_root(root, key.data) else b""
+    if not root or not opens_root(root, key.data):
+        return b""
+    security.note(CHANGED, "another key opens the archive, and these data from now on", key=fingerprint(key.data))
+    return root
 
 
 def _make_key(settings: Settings, root: bytes) -> bytes:

@@ -158,8 +158,10 @@ def test_a_readiness_that_follows(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         file.write_text(new.read_text())
+        assert '"security": "changed"' not in daemon.stderr
         daemon.stop()
         daemon.start()
+        assert '"security": "changed"' in daemon.stderr
         with pytest.raises(RuntimeError, match="KEY_UNAVAILABLE"), run_daemon(key_file=other, archive=archive):
             pass
 
