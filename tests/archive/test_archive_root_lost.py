@@ -80,9 +80,6 @@ def test_a_changed_format_is_found_by_who_has_joined(driven: Town, first: Driven
             driven.bucket.delete(FORMAT_KEY)
         join(first.store, first.wire, first.bucket, KEY, puts_back=puts_back)
 
-    raised = ArchiveFormat.FromString(kept)
-    raised.format = 2  # and this version may read and write it all the same
-    rejoin(raised.SerializeToString())
     for bit in range(8 * len(kept)):
         data = bytearray(kept)
         data[bit // 8] ^= 1 << bit % 8
@@ -94,6 +91,13 @@ def test_a_changed_format_is_found_by_who_has_joined(driven: Town, first: Driven
         rejoin(kept + b"\x30\x01")
     rejoin(kept, puts_back=True)
     assert driven.bucket.get(FORMAT_KEY).data == kept
+    raised = ArchiveFormat.FromString(kept)
+    raised.format = raised.min_reader = raised.min_writer = 2  # as a rotation does
+    rejoin(raised.SerializeToString())
+    with pytest.raises(StartError, match="was changed since"):  # it was lowered again
+        rejoin(kept)
+    rejoin(kept, puts_back=True)
+    assert driven.bucket.get(FORMAT_KEY).data == raised.SerializeToString()
 
 
 def _only_raises(kept: bytes, changed: bytes) -> bool:
