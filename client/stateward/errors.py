@@ -34,6 +34,7 @@
     │   └── EffectInProgress   another agent is running the tool
     ├── HandoffTaken           another agent has taken the work over
     ├── KeyUnavailable         the daemon does not have the key that decrypts the data
+    │   └── Locked             the thread is held, and the call has not sent its session key
     ├── NoArchive              ARCHIVED was asked for and no archive is configured
     ├── NotArchivedYet         the version IS saved, but only on this disk: `archive.wait(.checkpoint)`
     ├── Exhausted              a limit is reached
@@ -360,6 +361,13 @@ class HandoffTaken(StatewardError):
 
 class KeyUnavailable(StatewardError):
     """The daemon does not have the key that decrypts the data. An operator must give the daemon that key."""
+
+
+class Locked(KeyUnavailable):
+    """The thread is held, and the call has not sent its session key, or has sent another one. Nothing was done. Use
+    `client.thread(name, session_key=…)` with the key that the thread was made with."""
+
+    uid = Fact(str, "Uid of the thread; empty = unknown.")
 
 
 class NoArchive(StatewardError):

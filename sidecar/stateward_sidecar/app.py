@@ -46,6 +46,7 @@ from stateward_sidecar.errors import StartError
 from stateward_sidecar.measures import Measures, Wires
 from stateward_sidecar.security import CHANGED, EXPOSED
 from stateward_sidecar.service.admission.callers import Callers
+from stateward_sidecar.service.admission.held import HeldGate
 from stateward_sidecar.service.admission.memory import Room, keep_memory_together, make_room
 from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.api.admin import AdminService, ServerFacts
@@ -115,6 +116,8 @@ GC_THRESHOLD = 5_000
 SWITCH_S = 0.001
 # How long a start waits for the count of what namespaces take.
 COUNT_S = 10.0
+# How often the daemon looks for held threads that are to be locked.
+LOCK_LOOK_S = 5.0
 # For one request with its retries. The schedule repeats ships, and callers repeat calls.
 BUCKET_PATIENCE = Patience(deadline_s=8.0)
 CHECK_PATIENCE = Patience(deadline_s=3.0)  # somebody waits for `--check`
@@ -151,6 +154,7 @@ async def run(settings: Settings) -> NoReturn:
     _say_ready(parts, settings, targets)
     sweeping = asyncio.create_task(_sweep(parts.store, settings.sweep_interval_s))
     watching = asyncio.create_task(parts.readiness.watch())
+    locking = asyncio.create_task(_lock(parts.store, settings.held_for_s))
     idling = asyncio.create_task(_end_when_idle(parts, settings, stop))
     await stop.wait()
     withdraw(settings.data_dir)
@@ -158,6 +162,7 @@ async def run(settings: Settings) -> NoReturn:
     log.info("stopping", grace_s=settings.grace_s)
     sweeping.cancel()
     watching.cancel()
+    locking.cancel()
     parts.feed.close()
     parts.writers.close()
     parts.streamed.close()
@@ -258,6 +263,7 @@ def _make_parts(
         ),
         delivery.deliver, on_fatal,
     )  # fmt: skip
+    _check_held(store, has_archive=opening is not None)
     store.context.reserve = partial(room.reserve, loop)
     store.threads.on_change = feed.note
     if callers is not None:
@@ -318,7 +324,7 @@ def _make_parts(
         services,
         settings.max_state_bytes, ownership.gate, room, turns, measures.calls if measures is not None else None,
         callers, gather=calls.gather if settings.has_frames else None,
-        listeners=len(settings.listen), tls=tls,
+        listeners=len(settings.listen), tls=tls, held=HeldGate(store),
     )  # fmt: skip
     metrics = None
     if measures is not None and settings.metrics is not None:
@@ -539,6 +545,21 @@ async def _sweep(store: Store, interval_s: float) -> None:
             await asyncio.get_running_loop().run_in_executor(store.background, store.sweeper.sweep)
         except Exception:  # noqa: BLE001  (the next round tries again)
             failures.note("sweep")
+
+
+def _check_held(store: Store, *, has_archive: bool) -> None:
+    """Raises StartError if the store has what an archive cannot take."""
+    if has_archive and store.context.keystore.held_uids:
+        store.context.keystore.close()
+        store.context.engine.close()
+        raise StartError("the data directory has held threads, and a daemon with an archive cannot keep them yet")
+
+
+async def _lock(store: Store, held_for_s: float) -> None:
+    """Locks held threads some time after their last call."""
+    while True:
+        await asyncio.sleep(min(LOCK_LOOK_S, held_for_s / 4))
+        store.lock_held(held_for_s)
 
 
 def _find_key(settings: Settings) -> Key | None:

@@ -23,6 +23,7 @@ it into a gRPC status is in ``service/calls/status.py``.
     ├── Corrupt                 stored bytes are missing or were changed
     │   └── NewerFormat         a newer version of Stateward wrote them
     ├── KeyUnavailable          the key that opens the data is missing
+    │   └── Locked              the thread is held, and the call has not sent its session key
     ├── NoArchive               ARCHIVED was asked for, none is configured
     ├── ArchiveUnavailable      the archive does not answer, and the call needs it
     ├── NotOwner                another sidecar holds the thread
@@ -230,6 +231,12 @@ class KeyUnavailable(StatewardError):
     """The key that opens the data is missing, or is another key."""
 
     reason = "KEY_UNAVAILABLE"
+
+
+class Locked(KeyUnavailable):
+    """The thread is held, and its session key is missing or wrong. Send the key that it was made with."""
+
+    reason = "LOCKED"
 
 
 class Unauthenticated(StatewardError):

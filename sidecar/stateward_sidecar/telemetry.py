@@ -70,7 +70,10 @@ _OWN = re.compile(r"stateward$|opentelemetry(\.|$)")
 
 
 def log_damage(event: str, error: Any, **facts: Any) -> None:
-    """Logs an error of stored data with its reason and numbers only: its message and its other facts contain names."""
+    """Logs an error of stored data with its reason and numbers only: its message and its other facts contain names.
+    A thread that is only locked has no damage."""
+    if error.reason == "LOCKED":
+        return
     known = {key: error.metadata[key] for key in LOGGED_FACTS if key in error.metadata}
     log.error(event, reason=error.reason, **{**known, **facts})
 

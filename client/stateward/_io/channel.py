@@ -6,7 +6,7 @@ Nothing here waits. `aio` and `blocking` do. gRPC is in `stubs`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stateward._io.target import advice, find_fault, is_socket_missing
@@ -71,6 +71,8 @@ class Settings:
     """The files of TLS; None = plain text, or `credentials`."""
     waits_for_socket: bool = True
     """Whether the first call waits for a socket that does not exist."""
+    session_key: bytes = field(default=b"", repr=False)
+    """What calls on a held thread carry; empty = nothing."""
 
 
 class Reaching(Protocol[K_co]):

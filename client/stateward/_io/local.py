@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import weakref
+from binascii import b2a_base64
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -301,8 +302,13 @@ def _metadata_bytes(metadata: Metadata) -> bytes:
     return len(lines).to_bytes(2, "little") + lines
 
 
-def _lines(metadata: Iterable[tuple[str, str]]) -> bytes:
-    return "\n".join(f"{key}:{value}" for key, value in metadata).encode()
+def _lines(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
+    """Bytes are written as base64, because a line has text only."""
+    return b"\n".join(
+        f"{key}:{value}".encode() if isinstance(value, str)
+        else key.encode() + b":" + b2a_base64(value, newline=False)
+        for key, value in metadata
+    )  # fmt: skip
 
 
 def check_size(size_bytes: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+from typing import Protocol
 
 from stateward._operations.tracing import trace_metadata
 from stateward.errors import Unauthenticated
@@ -68,15 +69,31 @@ def resolve_token(token: str | None, environment: Mapping[str, str] = os.environ
     return Token(path=Path(path)) if path else None
 
 
-Metadata = tuple[tuple[str, str], ...]
+Metadata = tuple[tuple[str, str | bytes], ...]
+SESSION_KEY = "stateward-session-key-bin"
 
 
-def token_metadata(token: Token | None) -> Metadata:
-    """Returns the metadata that carry the token; empty if there is none."""
-    return () if token is None else (("authorization", f"Bearer {token.value()}"),)
+class Carried(Protocol):
+    """What all calls of a connection carry."""
+
+    @property
+    def token(self) -> Token | None:
+        """What a daemon asks for; None = nothing."""
+
+    @property
+    def session_key(self) -> bytes:
+        """Of a held thread; empty = none."""
 
 
-def call_metadata(token: Token | None) -> Metadata | None:
-    """Returns the metadata of a call: the token, and the caller's span. None = neither."""
+def token_metadata(carried: Carried) -> Metadata:
+    """Returns the metadata that carry the token and the session key; empty if there is neither."""
+    token: Metadata = () if carried.token is None else (("authorization", f"Bearer {carried.token.value()}"),)
+    return (*token, (SESSION_KEY, carried.session_key)) if carried.session_key else token
+
+
+def call_metadata(carried: Carried) -> Metadata | None:
+    """Returns the metadata of a call: the token, the session key, and the caller's span. None = nothing."""
     spans = trace_metadata()
-    return spans if token is None else (*token_metadata(token), *(spans or ()))
+    if carried.token is None and not carried.session_key:
+        return spans
+    return (*token_metadata(carried), *(spans or ()))

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from stateward._operations.known import Known, LogPart
 from stateward._operations.pages import read_pages
 from stateward._operations.steps import Call, Operation, ThreadRef, projection, version_ref
-from stateward._operations.threads import unreadable
+from stateward._operations.threads import damaged, unreadable
 from stateward._operations.uploads import fetch_blobs
 from stateward._state.log import Log
 from stateward.arguments import instance, message, several
@@ -228,7 +228,7 @@ class NamespaceVersions:
         if self._is_over:
             raise unreadable(self._unreadable.values())
         page: checkpoints.ListCheckpointsResponse = yield Call("ListCheckpoints", self._request)
-        self._unreadable.update((each.uid or each.message, each) for each in page.unreadable)
+        self._unreadable.update((each.uid or each.message, each) for each in damaged(page.unreadable))
         self._request.page_token = page.next_page_token
         self._is_over = not page.next_page_token
         return list(map(Checkpoint.from_proto, page.checkpoints))

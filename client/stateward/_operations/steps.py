@@ -229,6 +229,8 @@ class ThreadRef:
     """Names of slots, and prefixes that end in "/", that are never saved."""
     held: Held = field(default_factory=Held, compare=False, repr=False)
     """The leases under which the handle writes. Handles on other branches that are made from it share them."""
+    has_key: bool = field(default=False, compare=False)
+    """Whether the handle has a session key, so that the thread is held."""
 
     def about(self, kind: Callable[..., R], **fields: Any) -> R:
         return message(kind, {"namespace": self.namespace, "thread": self.thread, **fields})

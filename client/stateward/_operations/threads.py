@@ -25,6 +25,7 @@ from stateward.arguments import instance, message, several, text, whole_number
 from stateward.durations import Duration, seconds, span
 from stateward.errors import (
     DeadlineExceeded,
+    Locked,
     NotArchivedYet,
     StatewardError,
     ThreadNotFound,
@@ -50,6 +51,7 @@ from stateward.options import Retention, ThreadOptions, options_to_proto
 from stateward.v1 import admin_service_pb2 as admin
 from stateward.v1 import checkpoint_pb2, thread_pb2
 from stateward.v1 import thread_service_pb2 as threads
+from stateward.v1.error_reason_pb2 import ERROR_REASON_LOCKED
 from stateward.v1.write_pb2 import Receipt
 
 GRACE_MAX_S = 3600.0
@@ -142,8 +144,8 @@ def count_threads(
     )
     response: threads.CountThreadsResponse = yield Call("CountThreads", request)
     counts = {read_member(Status, each.status) or Status.RUNNING: each.count for each in response.counts}
-    if response.unreadable:
-        error = unreadable(response.unreadable)
+    if found := damaged(response.unreadable):
+        error = unreadable(found)
         error.counts = counts
         raise error
     return counts
@@ -168,8 +170,13 @@ def read_threads(
     page: threads.ListThreadsResponse = yield Call("ListThreads", request)
     request.page_token = page.next_page_token
     if into is not None:
-        into.update((each.uid or each.message, each) for each in page.unreadable)
+        into.update((each.uid or each.message, each) for each in damaged(page.unreadable))
     return list(map(ThreadInfo.from_proto, page.threads))
+
+
+def damaged(found: Iterable[thread_pb2.UnreadableThread]) -> list[thread_pb2.UnreadableThread]:
+    """Returns the threads that cannot be opened because of damage. Held threads are no damage: no list shows them."""
+    return [each for each in found if each.reason != ERROR_REASON_LOCKED]
 
 
 def unreadable(found: Iterable[thread_pb2.UnreadableThread]) -> ThreadsUnreadable:
@@ -266,6 +273,9 @@ def delete(
         found = yield Call("GetThread", ref.about(threads.GetThreadRequest), LOCAL_LOOK_S if local_only else None)
         request.options.expected_uid = wanted or found.thread.uid
         is_there = bool(request.options.expected_uid == found.thread.uid)
+    except Locked as error:  # whoever has lost the session key may still delete
+        request.options.expected_uid = wanted or error.uid
+        is_there = bool((yield Call("DeleteThread", request)).receipt.uid)
     except ThreadNotFound:
         request.options.expected_uid = wanted or NO_UID
         is_there = not local_only and bool((yield Call("DeleteThread", request)).receipt.uid)

@@ -24,6 +24,7 @@ from typing import Any
 
 from stateward._operations import saving
 from stateward._operations.frames import END, Dial, Frame, Put, Run, Steps, Take, error_of, message_of
+from stateward._operations.holding import hold
 from stateward._operations.leases import Claim, advised, owner_polls, release
 from stateward._operations.numbering import Numbering, Resetting
 from stateward._operations.ownership import attach
@@ -125,6 +126,8 @@ class Writing:
             expected_uid=self.uid or self.ref.held.uid,
             create=options_to_proto(claim.create),
         )
+        if self.ref.has_key:
+            hold(request)
         yield Dial()
         yield Put(writers.WriteRequest(open=request))
         opened = self._not_ended((yield Take(self.deadline_s + claim.wait_s))).opened

@@ -18,6 +18,7 @@ from stateward._io.tls import resolve_tls
 from stateward._io.token import resolve_token
 from stateward._operations import handoff, leases, migration_run, reading, saving, threads
 from stateward._operations.handoff import WAIT_S
+from stateward._operations.holding import session_key_of
 from stateward._operations.listing import ThreadList
 from stateward._operations.reading import CheckpointFilters
 from stateward._operations.saving import PreparedSave
@@ -149,13 +150,25 @@ class Client:
         self._session.close()
 
     def thread(
-        self, name: str, *, branch: str = "main", migrations: Migrations | Literal[False] | None = None
+        self,
+        name: str,
+        *,
+        branch: str = "main",
+        migrations: Migrations | Literal[False] | None = None,
+        session_key: bytes | None = None,
     ) -> Thread:
         """Returns a handle on a thread, which need not exist. Sends nothing.
 
         `migrations` bring states of older schemas up to date; None = the client's migrations, False = none.
+
+        `session_key` (16 to 64 bytes) makes a held thread, which nobody can read or write without the key. All calls of
+        the handle carry it, over a connection of their own. A thread that exists and is not held is refused. Whoever
+        loses the key loses the thread.
         """
-        return Thread(self._session, self._session.refer(name, branch, migrations))
+        session = self._session
+        if session_key is not None:
+            session = session.holding(session_key_of(session_key))
+        return Thread(session, session.refer(name, branch, migrations))
 
     def records(self, scope: str, *, create: ThreadOptions | None = None) -> Records:
         """Returns the records of a scope: small values with keys. Sends nothing.

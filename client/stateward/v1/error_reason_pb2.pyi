@@ -43,6 +43,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_BLOB_NOT_FOUND: _ClassVar[ErrorReason]
     ERROR_REASON_UID_MISMATCH: _ClassVar[ErrorReason]
     ERROR_REASON_ISSUER_UNAVAILABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_LOCKED: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_VERSION_MISMATCH: ErrorReason
 ERROR_REASON_WRITER_ABORTED: ErrorReason
@@ -80,3 +81,4 @@ ERROR_REASON_NEWER_FORMAT: ErrorReason
 ERROR_REASON_BLOB_NOT_FOUND: ErrorReason
 ERROR_REASON_UID_MISMATCH: ErrorReason
 ERROR_REASON_ISSUER_UNAVAILABLE: ErrorReason
+ERROR_REASON_LOCKED: ErrorReason

@@ -29,7 +29,7 @@ from stateward.v1 import error_reason_pb2 as stateward_dot_v1_dot_error__reason_
 from stateward.v1 import signal_pb2 as stateward_dot_v1_dot_signal__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/thread.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x1fstateward/v1/error_reason.proto\x1a\x19stateward/v1/signal.proto\"K\n\tRetention\x12\x11\n\tkeep_last\x18\x01 \x01(\x03\x12+\n\x08keep_for\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xf1\x01\n\rThreadOptions\x12\x37\n\x06labels\x18\x01 \x03(\x0b\x32\'.stateward.v1.ThreadOptions.LabelsEntry\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\tretention\x18\x03 \x01(\x0b\x32\x17.stateward.v1.Retention\x12\x15\n\rparent_thread\x18\x04 \x01(\t\x12\r\n\x05\x61gent\x18\x05 \x01(\t\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x9b\x01\n\x06\x42ranch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x03 \x01(\x0c\x12\x14\n\x0c\x62\x61se_version\x18\x04 \x01(\x03\x12\x15\n\rmoved_version\x18\x05 \x01(\x03\x12\x16\n\x0enewest_version\x18\x06 \x01(\x03\x12\x15\n\rfirst_version\x18\x07 \x01(\x03\"$\n\x03Tag\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\":\n\nForkSource\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\"k\n\x10UnreadableThread\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12)\n\x06reason\x18\x03 \x01(\x0e\x32\x19.stateward.v1.ErrorReason\x12\x0f\n\x07message\x18\x04 \x01(\t\"O\n\x0eUnreadablePart\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06\x61nchor\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\"@\n\x06Orphan\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x17\n\x0f\x63ommon_sequence\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"\xdd\x08\n\nThreadInfo\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x05 \x01(\x0c\x12(\n\x06status\x18\x06 \x01(\x0e\x32\x18.stateward.v1.WorkStatus\x12\x15\n\rstatus_detail\x18\x07 \x01(\t\x12\x11\n\x04step\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x36\n\x07metrics\x18\t \x03(\x0b\x32%.stateward.v1.ThreadInfo.MetricsEntry\x12\x34\n\x06labels\x18\n \x03(\x0b\x32$.stateward.v1.ThreadInfo.LabelsEntry\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03ttl\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\tretention\x18\x0f \x01(\x0b\x32\x17.stateward.v1.Retention\x12\x15\n\rparent_thread\x18\x10 \x01(\t\x12\r\n\x05\x61gent\x18\x11 \x01(\t\x12-\n\x0b\x66orked_from\x18\x12 \x01(\x0b\x32\x18.stateward.v1.ForkSource\x12\x10\n\x08sequence\x18\x13 \x01(\x03\x12\x19\n\x11\x61rchived_sequence\x18\x14 \x01(\x03\x12\x14\n\x0clast_version\x18\x15 \x01(\x03\x12\x19\n\x11retained_versions\x18\x16 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x17 \x01(\x03\x12\x0f\n\x07wait_id\x18\x18 \x01(\t\x12*\n\x06\x61\x63\x63\x65ss\x18\x19 \x01(\x0e\x32\x1a.stateward.v1.ThreadAccess\x12\x10\n\x08owner_id\x18\x1a \x01(\t\x12\x13\n\x0bowner_epoch\x18\x1b \x01(\x03\x12$\n\x06orphan\x18\x1c \x01(\x0b\x32\x14.stateward.v1.Orphan\x12(\n\x08question\x18\x1d \x01(\x0b\x32\x16.stateward.v1.Question\x12\x17\n\x0fpending_signals\x18\x1e \x01(\x05\x12\x0f\n\x07\x65\x66\x66\x65\x63ts\x18\x1f \x01(\x03\x12\x0f\n\x07records\x18  \x01(\x03\x12\x14\n\x0crecord_bytes\x18! \x01(\x03\x12\x17\n\x0fsequence_digest\x18\" \x01(\x0c\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05_step*z\n\x0cThreadAccess\x12\x1d\n\x19THREAD_ACCESS_UNSPECIFIED\x10\x00\x12\x17\n\x13THREAD_ACCESS_OWNED\x10\x01\x12\x18\n\x14THREAD_ACCESS_REMOTE\x10\x02\x12\x18\n\x14THREAD_ACCESS_ORPHAN\x10\x03\x42p\n\x10\x63om.stateward.v1B\x0bThreadProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19stateward/v1/thread.proto\x12\x0cstateward.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x1fstateward/v1/error_reason.proto\x1a\x19stateward/v1/signal.proto\"K\n\tRetention\x12\x11\n\tkeep_last\x18\x01 \x01(\x03\x12+\n\x08keep_for\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x83\x02\n\rThreadOptions\x12\x37\n\x06labels\x18\x01 \x03(\x0b\x32\'.stateward.v1.ThreadOptions.LabelsEntry\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\tretention\x18\x03 \x01(\x0b\x32\x17.stateward.v1.Retention\x12\x15\n\rparent_thread\x18\x04 \x01(\t\x12\r\n\x05\x61gent\x18\x05 \x01(\t\x12\x10\n\x08held_key\x18\x06 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x9b\x01\n\x06\x42ranch\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x03 \x01(\x0c\x12\x14\n\x0c\x62\x61se_version\x18\x04 \x01(\x03\x12\x15\n\rmoved_version\x18\x05 \x01(\x03\x12\x16\n\x0enewest_version\x18\x06 \x01(\x03\x12\x15\n\rfirst_version\x18\x07 \x01(\x03\"$\n\x03Tag\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\":\n\nForkSource\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x03\"k\n\x10UnreadableThread\x12\x0b\n\x03uid\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12)\n\x06reason\x18\x03 \x01(\x0e\x32\x19.stateward.v1.ErrorReason\x12\x0f\n\x07message\x18\x04 \x01(\t\"O\n\x0eUnreadablePart\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0e\n\x06\x61nchor\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\"@\n\x06Orphan\x12\x0e\n\x06thread\x18\x01 \x01(\t\x12\x17\n\x0f\x63ommon_sequence\x18\x02 \x01(\x03\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"\xdd\x08\n\nThreadInfo\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x16\n\x0eversion_digest\x18\x05 \x01(\x0c\x12(\n\x06status\x18\x06 \x01(\x0e\x32\x18.stateward.v1.WorkStatus\x12\x15\n\rstatus_detail\x18\x07 \x01(\t\x12\x11\n\x04step\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x36\n\x07metrics\x18\t \x03(\x0b\x32%.stateward.v1.ThreadInfo.MetricsEntry\x12\x34\n\x06labels\x18\n \x03(\x0b\x32$.stateward.v1.ThreadInfo.LabelsEntry\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12&\n\x03ttl\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\tretention\x18\x0f \x01(\x0b\x32\x17.stateward.v1.Retention\x12\x15\n\rparent_thread\x18\x10 \x01(\t\x12\r\n\x05\x61gent\x18\x11 \x01(\t\x12-\n\x0b\x66orked_from\x18\x12 \x01(\x0b\x32\x18.stateward.v1.ForkSource\x12\x10\n\x08sequence\x18\x13 \x01(\x03\x12\x19\n\x11\x61rchived_sequence\x18\x14 \x01(\x03\x12\x14\n\x0clast_version\x18\x15 \x01(\x03\x12\x19\n\x11retained_versions\x18\x16 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x17 \x01(\x03\x12\x0f\n\x07wait_id\x18\x18 \x01(\t\x12*\n\x06\x61\x63\x63\x65ss\x18\x19 \x01(\x0e\x32\x1a.stateward.v1.ThreadAccess\x12\x10\n\x08owner_id\x18\x1a \x01(\t\x12\x13\n\x0bowner_epoch\x18\x1b \x01(\x03\x12$\n\x06orphan\x18\x1c \x01(\x0b\x32\x14.stateward.v1.Orphan\x12(\n\x08question\x18\x1d \x01(\x0b\x32\x16.stateward.v1.Question\x12\x17\n\x0fpending_signals\x18\x1e \x01(\x05\x12\x0f\n\x07\x65\x66\x66\x65\x63ts\x18\x1f \x01(\x03\x12\x0f\n\x07records\x18  \x01(\x03\x12\x14\n\x0crecord_bytes\x18! \x01(\x03\x12\x17\n\x0fsequence_digest\x18\" \x01(\x0c\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05_step*z\n\x0cThreadAccess\x12\x1d\n\x19THREAD_ACCESS_UNSPECIFIED\x10\x00\x12\x17\n\x13THREAD_ACCESS_OWNED\x10\x01\x12\x18\n\x14THREAD_ACCESS_REMOTE\x10\x02\x12\x18\n\x14THREAD_ACCESS_ORPHAN\x10\x03\x42p\n\x10\x63om.stateward.v1B\x0bThreadProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,30 +43,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_THREADINFO_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_THREADINFO_LABELSENTRY']._loaded_options = None
   _globals['_THREADINFO_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_THREADACCESS']._serialized_start=2152
-  _globals['_THREADACCESS']._serialized_end=2274
+  _globals['_THREADACCESS']._serialized_start=2170
+  _globals['_THREADACCESS']._serialized_end=2292
   _globals['_RETENTION']._serialized_start=199
   _globals['_RETENTION']._serialized_end=274
   _globals['_THREADOPTIONS']._serialized_start=277
-  _globals['_THREADOPTIONS']._serialized_end=518
-  _globals['_THREADOPTIONS_LABELSENTRY']._serialized_start=473
-  _globals['_THREADOPTIONS_LABELSENTRY']._serialized_end=518
-  _globals['_BRANCH']._serialized_start=521
-  _globals['_BRANCH']._serialized_end=676
-  _globals['_TAG']._serialized_start=678
-  _globals['_TAG']._serialized_end=714
-  _globals['_FORKSOURCE']._serialized_start=716
-  _globals['_FORKSOURCE']._serialized_end=774
-  _globals['_UNREADABLETHREAD']._serialized_start=776
-  _globals['_UNREADABLETHREAD']._serialized_end=883
-  _globals['_UNREADABLEPART']._serialized_start=885
-  _globals['_UNREADABLEPART']._serialized_end=964
-  _globals['_ORPHAN']._serialized_start=966
-  _globals['_ORPHAN']._serialized_end=1030
-  _globals['_THREADINFO']._serialized_start=1033
-  _globals['_THREADINFO']._serialized_end=2150
-  _globals['_THREADINFO_METRICSENTRY']._serialized_start=2048
-  _globals['_THREADINFO_METRICSENTRY']._serialized_end=2094
-  _globals['_THREADINFO_LABELSENTRY']._serialized_start=473
-  _globals['_THREADINFO_LABELSENTRY']._serialized_end=518
+  _globals['_THREADOPTIONS']._serialized_end=536
+  _globals['_THREADOPTIONS_LABELSENTRY']._serialized_start=491
+  _globals['_THREADOPTIONS_LABELSENTRY']._serialized_end=536
+  _globals['_BRANCH']._serialized_start=539
+  _globals['_BRANCH']._serialized_end=694
+  _globals['_TAG']._serialized_start=696
+  _globals['_TAG']._serialized_end=732
+  _globals['_FORKSOURCE']._serialized_start=734
+  _globals['_FORKSOURCE']._serialized_end=792
+  _globals['_UNREADABLETHREAD']._serialized_start=794
+  _globals['_UNREADABLETHREAD']._serialized_end=901
+  _globals['_UNREADABLEPART']._serialized_start=903
+  _globals['_UNREADABLEPART']._serialized_end=982
+  _globals['_ORPHAN']._serialized_start=984
+  _globals['_ORPHAN']._serialized_end=1048
+  _globals['_THREADINFO']._serialized_start=1051
+  _globals['_THREADINFO']._serialized_end=2168
+  _globals['_THREADINFO_METRICSENTRY']._serialized_start=2066
+  _globals['_THREADINFO_METRICSENTRY']._serialized_end=2112
+  _globals['_THREADINFO_LABELSENTRY']._serialized_start=491
+  _globals['_THREADINFO_LABELSENTRY']._serialized_end=536
 # @@protoc_insertion_point(module_scope)

@@ -34,7 +34,7 @@ class Retention(_message.Message):
     def __init__(self, keep_last: _Optional[int] = ..., keep_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ThreadOptions(_message.Message):
-    __slots__ = ("labels", "ttl", "retention", "parent_thread", "agent")
+    __slots__ = ("labels", "ttl", "retention", "parent_thread", "agent", "held_key")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -47,12 +47,14 @@ class ThreadOptions(_message.Message):
     RETENTION_FIELD_NUMBER: _ClassVar[int]
     PARENT_THREAD_FIELD_NUMBER: _ClassVar[int]
     AGENT_FIELD_NUMBER: _ClassVar[int]
+    HELD_KEY_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.ScalarMap[str, str]
     ttl: _duration_pb2.Duration
     retention: Retention
     parent_thread: str
     agent: str
-    def __init__(self, labels: _Optional[_Mapping[str, str]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ...) -> None: ...
+    held_key: bool
+    def __init__(self, labels: _Optional[_Mapping[str, str]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ..., parent_thread: _Optional[str] = ..., agent: _Optional[str] = ..., held_key: bool = ...) -> None: ...
 
 class Branch(_message.Message):
     __slots__ = ("name", "version", "version_digest", "base_version", "moved_version", "newest_version", "first_version")

@@ -7,7 +7,7 @@ or the new one.
     slot 0      "SWKEYS" ‖ format, then zeros
     slot 1      the root: root key and root name key, wrapped by the key-encryption key
     slot 2...   namespaces (name key and namespace key, wrapped by the root key) and threads (data key, wrapped by the
-                namespace key)
+                namespace key), also held ones (data key, wrapped by a key of namespace key and session key)
     a slot      kind ‖ format ‖ zeros(2) ‖ id(16) ‖ id of the wrapping key(16) ‖ nonce ‖ wrapped ‖ tag ‖ zeros
                 ‖ mark (1 = leaving: the next start frees the slot unless a name leads to the thread)
 
@@ -33,6 +33,7 @@ from stateward_sidecar.codec.seal import KEY_BYTES, NONCE_BYTES, NameKey, length
 from stateward_sidecar.errors import DiskFull, KeyUnavailable, StartError
 from stateward_sidecar.measures import Histogram, events
 from stateward_sidecar.storage.files import create_file
+from stateward_sidecar.storage.heldkeys import HeldKeys, wrapping_key
 from stateward_sidecar.storage.keyslots import HEAD, SLOT_BYTES, KeySlots, read_slots
 from stateward_sidecar.storage.secretfiles import fingerprint
 from stateward_sidecar.syncing import grow_file, sync_data
@@ -41,7 +42,8 @@ FORMAT = 1
 GROW_SLOTS = 128
 FIRST_SLOT = 2
 """The first one that is no fixed place."""
-FREE, ROOT, NAMESPACE, THREAD, ERASED = range(5)
+FREE, ROOT, NAMESPACE, THREAD, ERASED, HELD = range(6)
+_OF_THREADS = (THREAD, HELD)
 NO_ID = b"\0" * 16
 _MAGIC = b"SWKEYS"
 _LEAVING = b"\1"
@@ -87,6 +89,9 @@ class KeyStore:
         self._needed: set[bytes] = set()  # namespaces that wrapped a thread's key
         self._leaving: set[bytes] = set()
         self._unfinished: set[bytes] = set()
+        self.held = HeldKeys()
+        self.held_uids: set[bytes] = set()
+        """Uids of held threads."""
         self._read_slots()
         is_known = wrapping_id_of(self.root_slot()) == self._key_id or not root
         opened = self._unwrap(1, ROOT, NO_ID, key) if is_known else self._follow(root, key)
@@ -153,11 +158,13 @@ class KeyStore:
                 self._free.append(slot)
                 continue
             yield owner, slot
-            if kind == THREAD:
+            if kind == HELD:
+                self.held_uids.add(owner)
+            if kind in _OF_THREADS:
                 self._needed.add(wrapping_id)
-            if kind == THREAD and data[-1]:
+            if kind in _OF_THREADS and data[-1]:
                 self._leaving.add(owner)
-            if kind == ERASED or (kind == THREAD and data[-1]):
+            if kind == ERASED or (kind in _OF_THREADS and data[-1]):
                 self._unfinished.add(owner)
 
     @property
@@ -177,7 +184,7 @@ class KeyStore:
     def _settled(self) -> Iterator[bytes]:
         for slot, data in read_slots(self._fd):
             kind, _, owner, _ = HEAD.unpack_from(data)
-            if slot >= FIRST_SLOT and kind == THREAD and not data[-1] and owner not in self._leaving:
+            if slot >= FIRST_SLOT and kind in _OF_THREADS and not data[-1] and owner not in self._leaving:
                 yield owner
 
     def is_leaving(self, uid: bytes) -> bool:
@@ -188,7 +195,7 @@ class KeyStore:
         """Marks a thread that is being deleted or has no name yet, or removes the mark. Durable after ``sync``. Writer
         thread only."""
         self._unfinished.discard(uid)
-        slot = self._slots.find(THREAD, uid)
+        slot = self._slot_of(uid)
         if slot is not None:
             os.pwrite(self._fd, _LEAVING if is_leaving else b"\0", (slot + 1) * SLOT_BYTES - 1)
             self._dirty = True
@@ -204,6 +211,10 @@ class KeyStore:
         if found is None:
             found = self._ids[name] = self._root_names.namespace(name)
         return found
+
+    def known_names(self, identity: bytes) -> list[str]:
+        """Names of a namespace that were used since the start: one, or none."""
+        return [name for name, known in list(self._ids.items()) if known == identity]
 
     def namespace(self, name: str) -> NamespaceKeys | None:
         """Keys of a namespace; None if it has none yet. Raises KeyUnavailable if they are missing or damaged."""
@@ -231,16 +242,25 @@ class KeyStore:
         found = self._namespaces[identity] = NamespaceKeys(identity, NameKey(keys[:KEY_BYTES]), keys[KEY_BYTES:])
         return found
 
-    def add_thread(self, uid: bytes, namespace: NamespaceKeys, data_key: bytes) -> None:
+    def add_thread(
+        self, uid: bytes, namespace: NamespaceKeys, data_key: bytes, session_key: bytes = b""
+    ) -> None:
         """Wraps and writes a thread's data key, marked as leaving until a name leads to it.
 
         An erased uid becomes valid again: a thread that was deleted only on this disk comes back under its uid, from
-        the archive or by a save. Durable after ``sync``. Writer thread only. Raises DiskFull.
+        the archive or by a save. Durable after ``sync``. Writer thread only. Raises DiskFull. ``session_key``: of a
+        held thread, which is open from now on.
         """
         self.revive(uid)
-        slot = self.wrap_thread(uid, namespace, data_key)
+        if session_key:
+            wrapped_by = wrapping_key(namespace.wrapping_key, session_key)
+            slot = _wrap(HELD, uid, namespace.id, wrapped_by, data_key)
+        else:
+            slot = self.wrap_thread(uid, namespace, data_key)
         # Key and mark in one write: between two, a power cut would leave a key that seems to have a thread.
-        self._put(THREAD, uid, slot[:-1] + _LEAVING)
+        self._put(HELD if session_key else THREAD, uid, slot[:-1] + _LEAVING)
+        if session_key:
+            self.held_uids.add(uid)
         self._needed.add(namespace.id)
         self._leaving.add(uid)
 
@@ -311,29 +331,41 @@ class KeyStore:
         return uid, key
 
     def thread_key(self, uid: bytes, namespace: NamespaceKeys) -> bytes | None:
-        """A thread's data key; None if there is none or it was erased. Raises KeyUnavailable if it is damaged."""
+        """A thread's data key; None if there is none or it was erased. Raises KeyUnavailable if it is damaged, and
+        Locked if it is held and no client has opened it."""
         slot = self._slots.find(THREAD, uid)
         if slot is None:
-            return None
+            return self.held.data_key(uid) if uid in self.held_uids else None
         key = self._unwrap(slot, THREAD, uid, namespace.wrapping_key)
         if key is None:
             raise KeyUnavailable("the thread's data key is damaged", uid=uid.hex())
         return key
 
+    def unwrap_held(self, uid: bytes, namespace: NamespaceKeys, session_key: bytes) -> bytes | None:
+        """The data key of a held thread; None if this is not its session key."""
+        slot = self._slots.find(HELD, uid)
+        if slot is None:
+            return None
+        return self._unwrap(slot, HELD, uid, wrapping_key(namespace.wrapping_key, session_key))
+
     def namespace_of(self, uid: bytes) -> bytes | None:
         """Id of the namespace whose key wraps a thread's key."""
-        slot = self._slots.find(THREAD, uid)
+        slot = self._slot_of(uid)
         if slot is None:
             return None
         return bytes(HEAD.unpack_from(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES))[3])
 
     def has_thread(self, uid: bytes) -> bool:
         """Whether there is a slot for a thread's key, also if it is damaged or erased."""
-        return self._slots.find(THREAD, uid) is not None or self.is_erased(uid)
+        return self.has_key(uid) or self.is_erased(uid)
 
     def has_key(self, uid: bytes) -> bool:
         """Whether there is a wrapped data key of a thread, also if it is damaged."""
-        return self._slots.find(THREAD, uid) is not None
+        return self._slot_of(uid) is not None
+
+    def _slot_of(self, uid: bytes) -> int | None:
+        slot = self._slots.find(THREAD, uid)
+        return slot if slot is not None or uid not in self.held_uids else self._slots.find(HELD, uid)
 
     def is_erased(self, uid: bytes) -> bool:
         """True if the thread's deletion was begun and is not finished."""
@@ -341,11 +373,12 @@ class KeyStore:
 
     def erase_thread(self, uid: bytes) -> None:
         """Destroys a thread's data key. Durable when it returns. Writer thread only."""
-        slot = self._slots.find(THREAD, uid)
+        slot = self._slot_of(uid)
         if slot is None:
             return
         os.pwrite(self._fd, HEAD.pack(ERASED, FORMAT, uid, b"\0" * 16).ljust(SLOT_BYTES, b"\0"), slot * SLOT_BYTES)
         sync_data(self._fd)
+        self._forget_held(uid)
         self._leaving.discard(uid)
         self._unfinished.discard(uid)
 
@@ -360,7 +393,12 @@ class KeyStore:
         only."""
         self._leaving.discard(uid)
         self._unfinished.discard(uid)
-        self._free_slots(uid, (ERASED, THREAD))
+        self._free_slots(uid, (ERASED, *_OF_THREADS))
+        self._forget_held(uid)
+
+    def _forget_held(self, uid: bytes) -> None:
+        self.held_uids.discard(uid)
+        self.held.drop(uid)
 
     def _free_slots(self, uid: bytes, kinds: tuple[int, ...]) -> None:
         for kind in kinds:
@@ -449,7 +487,7 @@ def _open(data: bytes, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | 
     if len(data) != SLOT_BYTES or data[0] != kind or HEAD.unpack_from(data)[2] != owner:
         return None
     head, rest = data[: HEAD.size], data[HEAD.size :]
-    wrapped_bytes = NONCE_BYTES + (1 if kind == THREAD else 2) * KEY_BYTES + 16
+    wrapped_bytes = NONCE_BYTES + (1 if kind in _OF_THREADS else 2) * KEY_BYTES + 16
     try:
         return AESGCM(wrapping_key).decrypt(rest[:NONCE_BYTES], rest[NONCE_BYTES:wrapped_bytes], length_prefixed(head))
     except InvalidTag:

@@ -190,6 +190,11 @@ class Store:
         """Rewrites the data file without what was freed."""
         return Compactor(self.context.engine, self.context.writer, self._is_closing.is_set)
 
+    def lock_held(self, held_for_s: float) -> None:
+        """Locks held threads without a call for so long, and drops what is in memory of them."""
+        if gone := self.context.keystore.held.expired(held_for_s):
+            self.threads.forget_held(gone)
+
     def limit_namespaces(self, limits: Sequence[NamespaceLimit]) -> None:
         """Sets what namespaces may take. If nothing was counted before, a worker counts first."""
         if self.context.usage.limit(limits):

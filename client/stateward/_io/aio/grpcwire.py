@@ -61,7 +61,7 @@ class GrpcWire:
 
     async def _call_alone(self, method: str, request: Message, timeout_s: float) -> Any:
         try:
-            return await self._methods[method](request, timeout=timeout_s, metadata=call_metadata(self._settings.token))
+            return await self._methods[method](request, timeout=timeout_s, metadata=call_metadata(self._settings))
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from None
 
@@ -75,12 +75,12 @@ class GrpcWire:
 
     def _open_calls(self) -> Any:
         # Its calls name their own spans.
-        return self._methods["RunCalls"](metadata=token_metadata(self._settings.token))
+        return self._methods["RunCalls"](metadata=token_metadata(self._settings))
 
     async def upload(self, begin: BlobBegin, content: Content) -> Any:
         """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
         call = self._methods["WriteBlob"](
-            timeout=upload_deadline_s(self._settings, content), metadata=call_metadata(self._settings.token)
+            timeout=upload_deadline_s(self._settings, content), metadata=call_metadata(self._settings)
         )
         told: list[grpc.RpcError] = []
         call.add_done_callback(partial(_note, told))
@@ -115,7 +115,7 @@ class GrpcWire:
 
     def open(self, method: str, request: Message | None) -> GrpcStream:
         """Starts a streaming call. Does not wait. `request`: None = the requests are written."""
-        call = self._methods[method](request, metadata=call_metadata(self._settings.token))
+        call = self._methods[method](request, metadata=call_metadata(self._settings))
         return GrpcStream(self, call, self._settings, is_written=request is None)
 
     async def close(self, grace_s: float | None) -> None:

@@ -69,7 +69,7 @@ class _Calls(Pipe):
         """Makes a call."""
         shape = shape_of(method)
         call = self._last_number = self._last_number % _CALLS_MAX + 1
-        number, metadata = self.number_of(shape), call_metadata(settings.token)
+        number, metadata = self.number_of(shape), call_metadata(settings)
         sent = request_frame(number, call, shape, request, timeout_s, metadata)
         answer = self._waiting[call] = self._loop.create_future()
         if len(self._waiting) == 1:

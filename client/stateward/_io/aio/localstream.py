@@ -94,7 +94,7 @@ class LocalStream:
         if self._is_cancelled:
             pipe.close()
             raise asyncio.CancelledError
-        metadata = call_metadata(self._settings.token)
+        metadata = call_metadata(self._settings)
         pipe.write(request_frame(pipe.number_of(self._shape), 1, self._shape, self._request, self._timeout_s, metadata))
         self._pipe = pipe
 

@@ -6,9 +6,12 @@ never the client.
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from stateward._frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
@@ -22,6 +25,7 @@ from stateward._io.lastseen import LastSeen
 from stateward._io.target import is_socket_missing
 from stateward._operations.effects import Daemon
 from stateward._operations.holder import Holder, Identity
+from stateward._operations.holding import hold
 from stateward._operations.ownership import with_take_over
 from stateward._operations.steps import (
     Await,
@@ -73,6 +77,20 @@ class AsyncSession:
         self._lock, self._lock_pid = threading.Lock(), os.getpid()
         self._connections: dict[tuple[int, Any], Connection] = {}
         """By process and event loop: a gRPC channel belongs to one process, and with asyncio to one event loop."""
+        self._held: weakref.WeakValueDictionary[bytes, AsyncSession] = weakref.WeakValueDictionary()
+        """The sessions of held threads, by session key."""
+
+    def holding(self, session_key: bytes) -> AsyncSession:
+        """Returns the session of a held thread, whose calls carry its key. It has a connection of its own, which ends
+        with this session, or with the last object that uses it."""
+        held = self._held.get(session_key)
+        if held is None:
+            held = copy.copy(self)
+            held.settings = replace(self.settings, session_key=session_key)
+            held._connections, held._lock = {}, threading.Lock()
+            held._held = weakref.WeakValueDictionary()
+            self._held[session_key] = held
+        return held
 
     @property
     def namespace(self) -> str:
@@ -97,7 +115,10 @@ class AsyncSession:
         text(branch, "the name of a branch")
         chosen = self.migrations if migrations is None else checked(migrations or None)
         blobs = AsyncThreadBlobs(self, name)
-        return ThreadRef(self.namespace, name, branch, blobs=blobs, migrations=chosen, ephemeral=self._ephemeral)
+        return ThreadRef(
+            self.namespace, name, branch, blobs=blobs, migrations=chosen, ephemeral=self._ephemeral,
+            has_key=bool(self.settings.session_key),
+        )  # fmt: skip
 
     def connected(self) -> Connection:
         """Returns the connection of this process and event loop, and opens one if there is none."""
@@ -169,6 +190,8 @@ class AsyncSession:
             raise
 
     async def _perform(self, step: Call | Pause | Await) -> Any:
+        if self.settings.session_key and isinstance(step, Call | Upload):
+            hold(step.request)
         match step:
             case Upload():
                 answer = await self.connected().upload(step.request, step.content)  # type: ignore[arg-type]
@@ -205,13 +228,18 @@ class AsyncSession:
 
     async def close(self) -> None:
         """Ends the open streams and the connections. Closing again does nothing."""
+        for held in list(self._held.values()):
+            await held._close_connections()
+        await self._close_connections()
+        if self.settings.keeper is not None:
+            self.settings.keeper.release()
+
+    async def _close_connections(self) -> None:
         self._closed = True
         with self._lock:
             ours = [self._connections.pop(place) for place in list(self._connections) if place[0] == os.getpid()]
         for connection in ours:
             await connection.close()
-        if self.settings.keeper is not None:
-            self.settings.keeper.release()
 
     def _place(self) -> tuple[int, Any]:
         return os.getpid(), running_loop()

@@ -60,7 +60,7 @@ class GrpcWire:
         """Makes one attempt of a unary call."""
         try:
             with Calling():
-                return self._methods[method](request, timeout=timeout_s, metadata=call_metadata(self._settings.token))
+                return self._methods[method](request, timeout=timeout_s, metadata=call_metadata(self._settings))
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from None
 
@@ -81,7 +81,7 @@ class GrpcWire:
 
         write: Any = self._methods["WriteBlob"]
         timeout = upload_deadline_s(self._settings, content)
-        metadata = call_metadata(self._settings.token)
+        metadata = call_metadata(self._settings)
         call = _begin(lambda: write.future(messages(), timeout=timeout, metadata=metadata))
         is_open.set()
         try:
@@ -113,7 +113,7 @@ class GrpcWire:
         """
         end = time.monotonic() + seconds
         with suppress(grpc.RpcError, ValueError):  # ValueError: another thread closed the channel
-            metadata = call_metadata(self._settings.token)
+            metadata = call_metadata(self._settings)
             with Calling():
                 self._methods["GetServerInfo"](
                     GetServerInfoRequest(), timeout=seconds, wait_for_ready=True, metadata=metadata
@@ -133,7 +133,7 @@ class GrpcStream:
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         asked = iter(self._messages.get, None) if request is None else request
         self._is_late, self._late_at = False, 0.0
-        metadata = call_metadata(settings.token)
+        metadata = call_metadata(settings)
         self._call = _begin(lambda: method(asked, metadata=metadata))
         if request is None:
             _watch(self)
@@ -181,7 +181,7 @@ class Upload:
     def __init__(self, wire: GrpcWire, method: Any, settings: Settings) -> None:
         self._wire, self._settings = wire, settings
         self._messages: queue.Queue[Message | None] = queue.Queue(self.MESSAGES_MAX)
-        metadata = call_metadata(settings.token)
+        metadata = call_metadata(settings)
         self._call = _begin(lambda: method.future(iter(self._messages.get, None), metadata=metadata))
 
     def send(self, message: Message) -> None:

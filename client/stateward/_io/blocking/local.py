@@ -121,7 +121,7 @@ class LocalWire:
         is_whole = False
         try:
             number = wire.greeting.number_of(shape)
-            sent = request_frame(number, 1, shape, request, timeout_s, call_metadata(self._settings.token))
+            sent = request_frame(number, 1, shape, request, timeout_s, call_metadata(self._settings))
             kind, body = _ask(wire, sent, until_s)
             is_whole = True
         except _LATE:
@@ -229,7 +229,7 @@ class LocalStream:
             if self._failed is not None:
                 raise self._failed
             _greet(self._wire, self._path, settings, settings.call_timeout_s)
-            number, metadata = self._wire.greeting.number_of(shape), call_metadata(settings.token)
+            number, metadata = self._wire.greeting.number_of(shape), call_metadata(settings)
             asked = request_frame(number, 1, shape, self._request, self._timeout_s, metadata)
         except (StatewardError, NoFrames) as failed:
             self._failed = failed  # of a `write`, whose message is lost

@@ -55,9 +55,11 @@ from stateward_sidecar.errors import (
     ArchiveUnavailable,
     Fenced,
     InvalidField,
+    Locked,
     NotOwner,
     QueueFull,
     ThreadNotFound,
+    UidMismatch,
     VersionNotFound,
 )
 from stateward_sidecar.security import DELETED
@@ -144,6 +146,8 @@ class ThreadService:
             check.check_ref(request.version, "version")
         if request.all_versions and (request.HasField("version") or request.branch):
             raise InvalidField("all_versions", "leaves no choice: leave version and branch out")
+        if request.options.create.held_key:
+            raise InvalidField("options.create.held_key", "is not possible for a copy yet")
         is_archived = self._ownership.asks_for_archived(request.options.durability)
 
         async def fork() -> ForkThreadResponse:
@@ -214,7 +218,7 @@ class ThreadService:
         if archive is not None and not request.local_only:
             answer = await self._delete_everywhere(request, archive, context)
         else:
-            answer = await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
+            answer = await self._delete_here(request, context)
         answer.everywhere = archive is None or not request.local_only
         if answer.receipt.uid:
             uid = answer.receipt.uid
@@ -224,6 +228,25 @@ class ThreadService:
         if reading_of(request.namespace) is not None:
             answer.ClearField("forks")  # they may be threads that the caller may not see
         return answer
+
+    async def _delete_here(
+        self, request: DeleteThreadRequest, context: grpc.aio.ServicerContext
+    ) -> DeleteThreadResponse:
+        while True:
+            try:
+                return await self._calls.write(self._store.deleter.delete(request), context, frees_space=True)
+            except Locked as error:
+                try:
+                    found = await self._calls.look(self._store.deleter.find_locked, request, error)
+                except UidMismatch:
+                    if request.allow_missing:
+                        return DeleteThreadResponse(receipt=Receipt())
+                    raise
+            if found is None:  # deleted or opened meanwhile
+                continue
+            run = self._store.deleter.delete_locked(found, "request")
+            if await self._calls.write(run, context, frees_space=True):
+                return DeleteThreadResponse(receipt=Receipt(uid=found.uid.hex()))
 
     async def _delete_everywhere(
         self, request: DeleteThreadRequest, archive: Archive, context: grpc.aio.ServicerContext

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from stateward.v1.checkpoint_service_pb2 import SaveRequest, SaveResponse
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriteResponse, WriterReset
 from stateward_sidecar.errors import QueueFull, WriterAborted
+from stateward_sidecar.service.admission.held import HeldCall
 from stateward_sidecar.service.admission.memory import Share
 from stateward_sidecar.service.calls.localcall import LocalCall
 from stateward_sidecar.service.calls.method import Method
@@ -33,8 +34,10 @@ T = TypeVar("T")
 class Exchange(Generic[Q, A]):
     """Takes requests and sends answers. At most one task reads and one task writes at a time."""
 
-    def __init__(self, method: Method, context: grpc.aio.ServicerContext) -> None:
+    def __init__(self, method: Method, context: grpc.aio.ServicerContext, held: HeldCall | None = None) -> None:
         self._method = method
+        self.held = held
+        """Asks for the keys of held threads."""
         self.context = self._context = context
         # Of the last message: until it is opened, and from then on.
         self._arrived: Share | None = None
@@ -62,6 +65,8 @@ class Exchange(Generic[Q, A]):
         opening = self._method.open(data) if arrived is None else self._method.open_counted(data, arrived)
         found, self._share = await opening
         self._method.admit(found, is_kept=True)
+        if self.held is not None:
+            self.held.admit(self._method.needs, found)
         return cast(Q, found)  # the method has a class of its own
 
     async def pace(self) -> None:

@@ -23,6 +23,7 @@ from stateward.v1.thread_pb2 import ThreadInfo
 from stateward_sidecar.errors import InvalidField, QueueFull, StateTooLarge
 from stateward_sidecar.service.admission.callers import Callers, Peer, peer_of_certificate
 from stateward_sidecar.service.admission.grants import Caller, Need
+from stateward_sidecar.service.admission.held import HeldCall, HeldGate
 from stateward_sidecar.service.admission.limits import Places
 from stateward_sidecar.service.admission.memory import ANSWER_SHARE, FREE_ANSWER_BYTES, Reserved, Room, Share
 from stateward_sidecar.service.admission.order import Turns, flow_of
@@ -91,6 +92,25 @@ class Method:
     facts: Facts = READ
     # Whether calls are calls of others, which have limits of their own.
     carries_calls: bool = False
+    # Asks for the keys of held threads; None = the method needs none.
+    held: HeldGate | None = None
+
+    @property
+    def has_held(self) -> bool:
+        """Whether there are held threads that calls may name."""
+        return self.held is not None and self.held.has_threads
+
+    @contextmanager
+    def keeping(self, context: grpc.aio.ServicerContext) -> Iterator[HeldCall | None]:
+        """Surrounds a call: the held threads that it names stay open until its end. Raises InvalidField."""
+        if self.held is None:
+            yield None
+            return
+        call = self.held.begin(context)
+        try:
+            yield call
+        finally:
+            call.close()
 
     def enter(self, context: grpc.aio.ServicerContext) -> Places | None:
         """Returns the place that a call has taken of its principal's; None = there is no limit. Raises Unauthenticated,

@@ -310,6 +310,8 @@ class _Stream:
             if caller.principal.allowance is not None:
                 places = caller.principal.allowance.places_of(facts)
                 places.enter()
+        if self._exchange.held is not None:
+            self._exchange.held.admit(verb.needs, request)
         try:
             if places is not None and caller is not None and facts.stores:
                 spend(caller, request)

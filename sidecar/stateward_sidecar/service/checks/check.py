@@ -60,6 +60,7 @@ from stateward_sidecar.service.methods import Head, Lease, RequestId, Rule, Writ
 from stateward_sidecar.store.thread.thread import MAIN
 from stateward_sidecar.store.thread.threads import bare_name
 
+CREATE = "options.create"
 DEFAULT_NAMESPACE = "default"
 ALL_THREADS = "-"
 REQUEST_ID_BYTES_MAX = 256
@@ -120,7 +121,7 @@ def check_write(request: WriteRequest, *, is_known: bool = False) -> None:
     if options.HasField("create"):
         if not rule.makes:
             raise InvalidField("options.create", "is not allowed: this call never makes a thread")
-        check_options(options.create, "options.create")
+        check_options(options.create, CREATE)
 
 
 def _check_expected(options: WriteOptions, rule: Rule) -> None:
@@ -346,6 +347,8 @@ def check_options(options: ThreadOptions, field: str) -> None:
         check_name(options.parent_thread, f"{field}.parent_thread")
     if options.agent:
         check_name(options.agent, f"{field}.agent")
+    if options.held_key and field != CREATE:
+        raise InvalidField(f"{field}.held_key", "cannot be changed: a thread is made with a session key, or without")
 
 
 def check_retention(retention: Retention, field: str) -> None:

@@ -33,6 +33,7 @@ from stateward_sidecar.errors import PermissionDenied, StatewardError, Unauthent
 from stateward_sidecar.measures import CallMeasures
 from stateward_sidecar.service.admission.callers import Callers
 from stateward_sidecar.service.admission.grants import needs_of
+from stateward_sidecar.service.admission.held import UNASKED, HeldCall, HeldGate
 from stateward_sidecar.service.admission.memory import Reserved, Room, Share
 from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.calls.evidence import note_denied
@@ -149,6 +150,7 @@ def make_handler(
     turns: Turns,
     measures: CallMeasures | None = None,
     callers: Callers | None = None,
+    held: HeldGate | None = None,
 ) -> Made:
     """Returns what answers the calls of a method.
 
@@ -163,6 +165,7 @@ def make_handler(
         is_holding=facts.keeps_messages, has_options="options" in descriptor.input_type.fields_by_name,
         may_wait=callers is not None and "wait" in descriptor.input_type.fields_by_name,
         callers=callers, needs=needs_of(descriptor), facts=facts, carries_calls=descriptor.name == "RunCalls",
+        held=held if descriptor.name not in UNASKED else None,
     )  # fmt: skip
     if descriptor.server_streaming:
         handle = _exchanging(verb, method) if descriptor.client_streaming else _streaming(verb, method)
@@ -183,7 +186,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
         try:
             if method.callers is not None and not method.may_wait:
                 places = method.enter(context)
-            with method.door:  # also while a refusal is sent, so that a stop waits for it
+            with method.door, method.keeping(context) as held:  # also while a refusal is sent: a stop waits for it
                 request = None
                 method.turns.begin_call()
                 try:
@@ -192,11 +195,15 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                         method.admit_now(request, context)
                         method.spend(request)
                         method.follow(request)
+                    if held is not None:
+                        held.admit(method.needs, request)
                     again = partial(verb, request, context)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
                     work = _to_its_end(again(), share, method.room) if share else again()
                     if method.callers is not None and not method.is_write:
                         work = _admitted_late(work, method, request, context)
+                    if held is not None and method.has_held and not held.is_settled:
+                        work = _held_late(work, held, method, request)
                     return await method.hand_out(await work, again, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, as_expected(error, request), method.name)
@@ -227,6 +234,13 @@ async def _admitted_late(
     return answer
 
 
+async def _held_late(work: Awaitable[T], held: HeldCall, method: Method, request: Message) -> T:
+    """Returns an answer, unless it may be of a held thread that was made meanwhile."""
+    answer = await work
+    held.admit(method.needs, request)
+    return answer
+
+
 async def _to_its_end(work: Awaitable[T], share: Share, room: Room) -> T:
     """Works on a large request to its end, even if its caller leaves, because the work cannot be stopped."""
     working = asyncio.ensure_future(work)
@@ -246,21 +260,23 @@ def _drop(made: asyncio.Future[Any]) -> None:
 
 
 def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable[..., Any]:
-    async def read_all(context: grpc.aio.ServicerContext) -> AsyncIterator[Message]:
+    async def read_all(context: grpc.aio.ServicerContext, held: HeldCall | None) -> AsyncIterator[Message]:
         while True:
             request, share = await method.read(context)
             if request is None:
                 return
             with share or nullcontext():
                 method.admit(request, is_kept=True)
+                if held is not None:
+                    held.admit(method.needs, request)
                 yield request
 
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
         try:
-            with method.holding(context), method.door:
+            with method.holding(context), method.door, method.keeping(context) as held:
                 try:
                     await method.pace()
-                    return _serialize(await verb(read_all(context), context))
+                    return _serialize(await verb(read_all(context, held), context))
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
@@ -273,12 +289,14 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
     # No generator: while one stands at its `yield`, it does not notice that its call is to end.
     async def handle(_: object, context: grpc.aio.ServicerContext) -> None:
         try:
-            with method.holding(context), method.door:
+            with method.holding(context), method.door, method.keeping(context) as held:
                 try:
                     method.turns.begin_call(is_open=False)
                     request, share = await method.read_only(context)
                     with share or nullcontext():
                         method.admit(request, is_kept=True)
+                        if held is not None:
+                            held.admit(method.needs, request)
                         async with aclosing(cast(AsyncGenerator[Message], verb(request, context))) as answers:
                             async for answer in answers:
                                 await context.write(answer)
@@ -293,9 +311,9 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
 def _exchanging(verb: Callable[..., Awaitable[None]], method: Method) -> Callable[..., Any]:
     async def handle(_: object, context: grpc.aio.ServicerContext) -> None:
         try:
-            with method.holding(context), method.door:
+            with method.holding(context), method.door, method.keeping(context) as held:
                 try:
-                    with closing(Exchange[Message, Message](method, context)) as exchange:
+                    with closing(Exchange[Message, Message](method, context, held)) as exchange:
                         await verb(exchange, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, error, method.name)

@@ -27,6 +27,7 @@ from stateward_sidecar.measures import CallMeasures, Wires
 from stateward_sidecar.service.admission.accessfile import SOCKETS_MAX
 from stateward_sidecar.service.admission.callers import Callers
 from stateward_sidecar.service.admission.gate import Gate
+from stateward_sidecar.service.admission.held import HeldGate
 from stateward_sidecar.service.admission.memory import Room
 from stateward_sidecar.service.admission.order import Turns
 from stateward_sidecar.service.calls.calls import Gather
@@ -138,6 +139,7 @@ class Server:
         gather: Gather | None = None,
         listeners: int = 1,
         tls: Tls | None = None,
+        held: HeldGate | None = None,
     ) -> None:
         """``gather``: of the local wire, which unix sockets then have beside them; None = they have not.
 
@@ -158,7 +160,7 @@ class Server:
                 made = make_handler(
                     method, getattr(service, verb_name(method)),
                     message_bytes_max if METHODS[method.name].is_large else min(message_bytes_max, SMALL_BYTES_MAX),
-                    _Admission(METHODS[method.name], gate, self._calls), room, turns, measures, callers,
+                    _Admission(METHODS[method.name], gate, self._calls), room, turns, measures, callers, held,
                 )  # fmt: skip
                 serving.append((method, made))
                 framed.append(made.for_frames(method))

@@ -30,6 +30,7 @@ from stateward_sidecar.errors import (
     EditConflict,
     HistoryElsewhere,
     KeyUnavailable,
+    Locked,
     StatewardError,
     reason_number,
 )
@@ -135,9 +136,11 @@ class Verifier:
                     raise Corrupt("a name leads to another thread")
                 is_listed = all(txn.get(key) is not None for key in list_keys(thread.identity, thread.head))
         except (Corrupt, KeyUnavailable) as error:
-            if self._is_there(name_hash, number):
+            if not isinstance(error, Locked) and self._is_there(name_hash, number):
                 yield _found(finding, error), 1
             return
+        if thread.identity.is_held:  # whoever verifies has not its key
+            finding.namespace = finding.thread = ""
         if not is_listed:
             yield _found(finding, Corrupt("the thread is missing in the list of its namespace")), 1
         progress = _Progress(thread, window_tip=thread.head.tip_sequence)

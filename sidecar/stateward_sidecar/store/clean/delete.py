@@ -18,12 +18,13 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, DeleteThreadResponse
 from stateward.v1.write_pb2 import Receipt
 from stateward_sidecar import security
-from stateward_sidecar.errors import ShuttingDown, StatewardError
+from stateward_sidecar.errors import Locked, ShuttingDown, StatewardError, UidMismatch
 from stateward_sidecar.security import DELETED
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobrows import list_blobs
 from stateward_sidecar.store.blobs.blobsweep import other_lines, remove_files
+from stateward_sidecar.store.clean.locked import LockedThread, delete_locked, find_locked
 from stateward_sidecar.store.journal.admitting import check_deletion, get_draft
 from stateward_sidecar.store.journal.journal import LOCAL, list_keys, next_place, seal_deletion
 from stateward_sidecar.store.kinds.unchanged import check_unchanged
@@ -83,6 +84,29 @@ class Deleter:
 
         return run
 
+    def find_locked(self, request: DeleteThreadRequest, error: Locked) -> LockedThread | None:
+        """Looks for a locked thread that a request deletes; None if it is gone. Takes a while. Raises the error if the
+        request expects something that nobody can see now, and UidMismatch."""
+        options, keys = request.options, self._context.keystore.namespace(request.namespace)
+        if options.HasField("expected_version") or options.lease_token or request.expected_sequence or keys is None:
+            raise error
+        name_row = layout.name_key(keys.names.thread(request.thread))
+        with self._context.engine.read() as txn:
+            row = txn.get(name_row)
+        if row is None:
+            return None
+        number, uid = layout.unpack_name(row)
+        if options.expected_uid not in ("", uid.hex()):
+            raise UidMismatch(
+                f"thread {request.thread!r} has uid {uid.hex()}, and {options.expected_uid} was expected",
+                thread=request.thread, uid=uid.hex(), expected_uid=options.expected_uid,
+            )  # fmt: skip
+        return find_locked(self._context, number, uid, name_row)
+
+    def delete_locked(self, thread: LockedThread, cause: str) -> Callable[[lmdb.Transaction, Batch], bool]:
+        """Returns the write that deletes a locked thread. See ``locked.delete_locked``."""
+        return delete_locked(self._context, thread, cause, self.purge, self._threads.on_change)
+
     def expire(self, number: int, second: int) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Returns the write that deletes a thread if it still expires at ``second``. A save may have moved the time.
 
@@ -112,7 +136,8 @@ class Deleter:
         number, namespace = identity.number, identity.namespace_keys
         cursor = next_place(txn)
         record = DeletionRecord(
-            namespace=identity.namespace, thread=identity.name, uid=identity.uid,
+            namespace="" if identity.is_held else identity.namespace,
+            thread="" if identity.is_held else identity.name, uid=identity.uid,
             time_us=context.clock.now_us(), cause=cause, sequence=head.tip_sequence + 1,
         )  # fmt: skip
         txn.put(layout.feed_key(cursor), layout.pack_feed(0, cursor), append=True)

@@ -20,13 +20,14 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobsweep import BlobSweeper
 from stateward_sidecar.store.clean.delete import Deleter
+from stateward_sidecar.store.clean.locked import find_locked
 from stateward_sidecar.store.clean.prune import Pruner, is_whole
 from stateward_sidecar.store.clean.recordcleaning import RecordExpirer
 from stateward_sidecar.store.journal.journal import next_place
 from stateward_sidecar.store.journal.opening import is_still_ours
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import ArchiveHooks, Context
-from stateward_sidecar.store.thread.thread import Thread, rows
+from stateward_sidecar.store.thread.thread import Thread, head_uid, rows
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import SECOND_US, has_expired
 from stateward_sidecar.store.versions.snapshots import clear
@@ -141,6 +142,9 @@ class Sweeper:
         if hooks is not None and hooks.is_away() and not self._bucket_pause.is_over(None):
             return
         for number, second in self._due():
+            if (locked := self._locked(number)) is not None:
+                self._expire_locked(number, locked)
+                continue
             if self._lives(number):
                 self._thread_pauses.begin((second, number))
                 continue
@@ -151,6 +155,20 @@ class Sweeper:
                 continue
             self._bucket_pause.keep(lambda _: False)
             self._submit(Write(run=self._deleter.expire(number, second), background=True, frees_space=True))
+
+    def _locked(self, number: int) -> bytes | None:
+        """Returns the uid of a thread if it is held and locked."""
+        with self._context.engine.read() as txn:
+            head = txn.get(layout.ThreadKeys(number).head)
+            uid = head_uid(head) if head is not None else b""
+        keystore = self._context.keystore
+        return uid if uid in keystore.held_uids and not keystore.held.is_open(uid) else None
+
+    def _expire_locked(self, number: int, uid: bytes) -> None:
+        """Deletes a locked thread, whose row in the list of those that expire is the only sign of its time."""
+        found = find_locked(self._context, number, uid)
+        if found is not None:
+            self._submit(Write(run=self._deleter.delete_locked(found, "ttl"), background=True, frees_space=True))
 
     def _due(self) -> list[tuple[int, int]]:
         """Returns number and expiry second of the expired threads that may be tried now."""

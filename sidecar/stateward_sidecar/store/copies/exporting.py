@@ -271,6 +271,7 @@ class Exporter:
 def _view(moment: _Moment) -> BackupThread:
     head = moment.head
     view = BackupThread(options=head.options, token_floor=moment.token_floor)
+    view.options.held_key = False  # an import knows no session key
     view.create_time.FromMicroseconds(head.create_time_us)
     view.update_time.FromMicroseconds(head.update_time_us)
     if 0 < moment.oldest_time_us < head.create_time_us:

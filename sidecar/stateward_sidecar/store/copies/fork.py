@@ -33,7 +33,14 @@ from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.codec.state import StateTree
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, ThreadExists, VersionNotFound, VersionPruned
+from stateward_sidecar.errors import (
+    Corrupt,
+    FeatureUnavailable,
+    KeyUnavailable,
+    ThreadExists,
+    VersionNotFound,
+    VersionPruned,
+)
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_state
 from stateward_sidecar.store.blobs.blobwrite import copy_blobs, find_blobs, require_blobs
@@ -91,6 +98,8 @@ class Forker:
                 return _answer(known, replayed=True)
             source = self._threads.get(txn, request.namespace, request.thread)
             check_uid(source.identity, request)
+            if source.identity.is_held:
+                raise FeatureUnavailable("a held thread cannot be forked yet: the copy would need its session key")
             # Together, because nothing is published meanwhile. What is pruned later is missing, and the copy fails.
             with self._context.writer.publishing:
                 version, branches, pruned = source.head.last_version, source.branches.copy(), source.pruned

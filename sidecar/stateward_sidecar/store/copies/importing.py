@@ -297,6 +297,7 @@ class Import:
 
     def _settle(self, end: BackupEnd, head: ThreadHead) -> None:
         head.options.CopyFrom(self._facts.options)
+        head.options.held_key = False
         if self._facts.HasField("forked_from"):
             head.forked_from.CopyFrom(self._facts.forked_from)
         head.last_version = end.last_version

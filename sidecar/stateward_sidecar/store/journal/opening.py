@@ -29,7 +29,7 @@ from stateward.v1.thread_service_pb2 import (
     SetTagRequest,
     UpdateThreadRequest,
 )
-from stateward_sidecar.errors import Fenced, LeaseHeld, NotOwner, ThreadNotFound
+from stateward_sidecar.errors import Fenced, InvalidField, LeaseHeld, NotOwner, ThreadNotFound
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal.admitting import Expects, admit, check_head, find_draft, get_draft
 from stateward_sidecar.store.journal.journal import index_expiry, index_options
@@ -53,15 +53,24 @@ def opened(
     """
     draft = find_draft(threads, txn, batch, request)
     if draft is not None:
+        check_held(draft, request.options.create)
         yield draft
         return
     _check_new(request)
-    draft = threads.create(txn, batch, request.namespace, request.thread)
+    held = request.options.create.held_key
+    draft = threads.create(txn, batch, request.namespace, request.thread, is_held=held)
     try:
         yield draft
     except BaseException:
         context.keystore.give_up(draft.identity.uid)
         raise
+
+
+def check_held(draft: ThreadDraft, create: ThreadOptions) -> None:
+    """Raises InvalidField if a call means a held thread, and the thread exists and is not held: what the call writes
+    would be readable without its key."""
+    if create.held_key and not draft.identity.is_held:
+        raise InvalidField("options.create.held_key", "the thread exists, and is not held")
 
 
 def _check_new(request: Expects) -> None:
@@ -91,6 +100,7 @@ def settle_options(
     """Writes the settings of a new thread."""
     index_options(txn, draft.identity, new.options, options)
     new.options.CopyFrom(options)
+    new.options.held_key = draft.identity.is_held
     index_expiry(txn, draft.identity.number, old, new)
 
 

@@ -29,7 +29,7 @@ from stateward.storage.v1.head_pb2 import DeletionRecord
 from stateward.v1.thread_service_pb2 import JournalEvent, ThreadDeletion, WatchRequest
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.pages import Selection
-from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailable, VersionPruned
+from stateward_sidecar.errors import Corrupt, Fenced, InvalidField, KeyUnavailable, Locked, VersionPruned
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.finding import Lines, Written, digest_at
@@ -57,7 +57,7 @@ def find_deletion(
         except Corrupt as error:  # of any thread: it must not hide the deletions before it
             log_damage("deletion left out of a watch", error)
             continue
-        if record is not None and (record.uid, record.thread) == (uid, name) and record.cause != LOCAL:
+        if record is not None and record.uid == uid and record.thread in (name, "") and record.cause != LOCAL:
             return record
     return None
 
@@ -311,7 +311,7 @@ class Watcher:
             if layout.is_past_feed(row):
                 return None
             thread = self._threads.by_number(txn, number)
-            if thread is None or thread.identity.namespace != request.namespace:
+            if thread is None or thread.identity.namespace != request.namespace or thread.identity.is_held:
                 return None
             if may_read is not None and not may_read(thread.name):
                 return None
@@ -322,7 +322,7 @@ class Watcher:
             event = self._event(txn, thread, entry, selection, request) if entry is not None else None
             return _as_history(thread, event) if event is not None else None
         except (Corrupt, KeyUnavailable) as error:
-            if number and self._is_deleted(number):
+            if isinstance(error, Locked) or (number and self._is_deleted(number)):
                 return None
             if self._context.writer.changes.has_changed(error.metadata.get("thread"), seen):
                 raise  # the cursor has not moved yet, and a second read may succeed

@@ -49,13 +49,14 @@ class Identity:
     """The constants of a thread: its number on this disk, its uid, its name and its keys."""
 
     __slots__ = (
-        "_branch_keys", "_places", "_sealed", "cipher", "keys", "last_request", "name", "namespace", "namespace_keys",
-        "number", "uid", "uid_text",
+        "_branch_keys", "_places", "_sealed", "cipher", "is_held", "keys", "last_request", "name", "namespace",
+        "namespace_keys", "number", "uid", "uid_text",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, uid: bytes, namespace: str, name: str, namespace_keys: NamespaceKeys, data_key: bytes
-    ) -> None:
+        self, number: int, uid: bytes, namespace: str, name: str, namespace_keys: NamespaceKeys, data_key: bytes,
+        *, is_held: bool = False,
+    ) -> None:  # fmt: skip
         self.number = number
         self.uid = uid
         self.namespace = namespace
@@ -64,6 +65,8 @@ class Identity:
         self.cipher = Cipher(data_key)
         self.keys = ThreadKeys(number)
         self.uid_text = uid.hex()
+        self.is_held = is_held
+        """Whether clients hold a part of the key, so that no list shows the thread."""
         self._branch_keys: dict[str, bytes] = {}
         # For rows that every save rewrites: the associated data of the ciphertext, and the prefix of the row's sum.
         self._places: dict[bytes, tuple[bytes, bytes]] = {}
@@ -415,7 +418,7 @@ def open_identity(keystore: KeyStore, namespace_keys: NamespaceKeys, number: int
     data_key = keystore.thread_key(uid, namespace_keys)
     if data_key is None:
         raise KeyUnavailable("the thread's data key is missing from the key store", uid=uid.hex())
-    return Identity(number, uid, "", "", namespace_keys, data_key)
+    return Identity(number, uid, "", "", namespace_keys, data_key, is_held=uid in keystore.held_uids)
 
 
 def load_head(txn: lmdb.Transaction, identity: Identity) -> ThreadHead:

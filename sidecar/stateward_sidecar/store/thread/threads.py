@@ -14,7 +14,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -22,7 +22,16 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.codec.seal import KEY_BYTES
-from stateward_sidecar.errors import Corrupt, InvalidField, KeyUnavailable, QueueFull, ThreadNotFound, Unclaimed
+from stateward_sidecar.errors import (
+    Corrupt,
+    FeatureUnavailable,
+    InvalidField,
+    KeyUnavailable,
+    Locked,
+    QueueFull,
+    ThreadNotFound,
+    Unclaimed,
+)
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
@@ -271,6 +280,17 @@ class Threads:
         if self._context.usage.is_on:
             self._context.usage.note(thread.number, thread.identity.namespace, -thread.head.stored_bytes, -1)
 
+    def forget_held(self, uids: Iterable[bytes]) -> None:
+        """Drops threads that were locked from memory, and what the cache has of them."""
+        gone = set(uids)
+        with self._lock:
+            found = [thread for thread in self._threads.values() if thread.identity.uid in gone]
+        for thread in found:
+            with self._lock:
+                self._threads.pop(thread.number, None)
+                self._numbers.pop((thread.identity.namespace, thread.name), None)
+            self._context.cache.drop_thread(thread.number)
+
     def forget(self, thread: Thread) -> None:
         """Drops a thread from memory, because it was deleted or must be read again."""
         with self._lock:
@@ -317,11 +337,14 @@ class Threads:
                     self._keep_locked(thread)
         self.on_change(draft.identity.namespace, draft.identity.name, thread)
 
-    def create(self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str) -> ThreadDraft:
-        """Makes a thread without entries: its key (durable before the commit), its number and its name row."""
+    def create(
+        self, txn: lmdb.Transaction, batch: Batch, namespace: str, name: str, *, is_held: bool = False
+    ) -> ThreadDraft:
+        """Makes a thread without entries: its key (durable before the commit), its number and its name row.
+        ``is_held``: with the session key that the call has offered."""
         keystore = self._context.keystore
         self._context.usage.check_thread(namespace, batch.drafts)
-        draft = self.begin(batch, namespace, name)
+        draft = self.begin(batch, namespace, name, is_held=is_held)
         identity = draft.identity
         # Removing the mark is not synced: after a crash, the next start finds a name for the key and removes the mark.
         batch.after_commit.append(lambda: keystore.mark_leaving(identity.uid, is_leaving=False))
@@ -336,7 +359,7 @@ class Threads:
             raise
         return draft
 
-    def begin(self, batch: Batch, namespace: str, name: str) -> ThreadDraft:
+    def begin(self, batch: Batch, namespace: str, name: str, *, is_held: bool = False) -> ThreadDraft:
         """Makes a key and a number for a thread that nobody sees yet.
 
         Raises InvalidField if only orphans may have the name, and Unclaimed if there is an archive and the name is not
@@ -344,6 +367,11 @@ class Threads:
         """
         check_new(name)
         context, keystore = self._context, self._context.keystore
+        session_key = keystore.held.offered((namespace, name)) if is_held else b""
+        if is_held and context.archive is not None:
+            raise FeatureUnavailable("a daemon with an archive makes no held threads yet")
+        if is_held and not session_key:
+            raise Locked("a held thread is made with a session key: send it with the call", thread=name)
         uid, data_key, row = os.urandom(UID_BYTES), os.urandom(KEY_BYTES), None
         if context.archive is not None:
             claim = context.archive.claims.get((namespace, name))
@@ -352,13 +380,15 @@ class Threads:
             uid, data_key, row = claim.uid, claim.data_key, claim.row
         namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
         if keystore.thread_key(uid, namespace_keys) is None:  # an orphan of this thread may have the key already
-            keystore.add_thread(uid, namespace_keys, data_key)
+            keystore.add_thread(uid, namespace_keys, data_key, session_key)
+            if session_key:
+                keystore.held.begin(uid, (namespace, name), data_key)
             batch.after_abort.append(lambda: keystore.release(uid))
         if keystore.sync not in batch.before_commit:
             batch.before_commit.append(keystore.sync)
         number = context.next_thread
         context.next_thread += 1
-        identity = Identity(number, uid, namespace, name, namespace_keys, data_key)
+        identity = Identity(number, uid, namespace, name, namespace_keys, data_key, is_held=is_held)
         head = ThreadHead(namespace=namespace, thread=name, create_time_us=context.clock.now_us(), row_sum=b"\0" * 16)
         thread = Thread(identity, head)
         thread.take_row(row)

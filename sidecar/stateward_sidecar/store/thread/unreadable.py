@@ -13,8 +13,9 @@ import lmdb
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 
 from stateward.v1.thread_pb2 import UnreadablePart, UnreadableThread
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, reason_number
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, Locked, reason_number
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.heldkeys import locked
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, head_uid
 from stateward_sidecar.telemetry import log_damage
@@ -73,6 +74,9 @@ class Unreadable:
         except (Corrupt, KeyUnavailable) as error:
             self._note(number, error)
             return None
+        if thread is not None and thread.identity.is_held:  # also while it is open: the call has not named it
+            self._note(number, locked(thread.identity.uid))
+            return None
         if thread is None and is_indexed and self._txn.get(layout.ThreadKeys(number).head) is None:
             self._note(number, Corrupt("the head of a thread is missing"))
         return thread
@@ -91,7 +95,8 @@ class Unreadable:
         uid = head_uid(row) if row is not None else b""
         if uid and self._is_elsewhere(uid):
             return
-        log_damage("thread left out of a list", error)
+        if not isinstance(error, Locked):
+            log_damage("thread left out of a list", error)
         self._found[number] = UnreadableThread(
             uid=uid.hex() or error.metadata.get("uid", ""), thread=error.metadata.get("thread", ""),
             message=error.message, reason=reason_number(error.reason),

@@ -43,6 +43,7 @@ from stateward_sidecar.store.journal.journal import (
     index_options,
     label_keys,
 )
+from stateward_sidecar.store.journal.opening import check_held
 from stateward_sidecar.store.journal.requests import find_answered, fingerprint
 from stateward_sidecar.store.journal.telling import has_early
 from stateward_sidecar.store.kinds.signal import acknowledged, drop_signals, used_signals
@@ -215,6 +216,7 @@ class SaveWrite:
             if found is not None:
                 body = replay.open_metadata(draft.identity, found).checkpoint
                 return replay_response(draft, found, body, request)
+            check_held(draft, request.options.create)
             draft.check_writable()
             if request.options.lease_token or draft.head.HasField("lease"):
                 check_lease(context, draft, request.options.lease_token)
@@ -241,7 +243,8 @@ class SaveWrite:
         write = self._write_all if request.effects else self._put_version
         if draft is not None:
             return write(txn, batch, draft, branch, made, is_new=False)
-        draft = self._threads.create(txn, batch, self.namespace, request.thread)
+        held = request.options.create.held_key
+        draft = self._threads.create(txn, batch, self.namespace, request.thread, is_held=held)
         try:
             return write(txn, batch, draft, branch, made, is_new=True)
         except BaseException:
