@@ -53,6 +53,8 @@ CHUNK, KEYS_MAX = 10_000, 4_000_000
 # How long the end waits for readers of the old file.
 READERS_S = 60.0
 OVERWRITTEN_BYTES = 1 << 20
+# Whoever asked for the environment just before the change has used it by then.
+SETTLE_S = 0.1
 # In a meta page of LMDB 0.9: page header, magic, version, address, size of the map, two trees, last page, then this.
 _NUMBER_AT, _NUMBER = 144, struct.Struct("=Q")
 _NUMBERS_AHEAD = 1 << 32
@@ -228,7 +230,8 @@ class Compactor:
     def _end_former(self, former: Opened, old: Path) -> bool:
         """Closes the old file when its readers have ended, and overwrites and removes it."""
         end = time.monotonic() + READERS_S
-        while former.readers and time.monotonic() < end:
+        time.sleep(SETTLE_S)
+        while former.readers and time.monotonic() < end and not self._is_closing():
             time.sleep(0.01)
         if former.readers:  # it stays open; the next start removes it
             return False
