@@ -18,6 +18,7 @@ import pytest
 from tests.cli.conftest import run
 from tests.keys.test_keys_in_services import key_of
 
+from stateward.admin import Verdict
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyObject
 from stateward.testing import Daemon, run_daemon
 from stateward_sidecar.errors import StartError
@@ -152,6 +153,9 @@ def test_a_readiness_that_follows(tmp_path: Path) -> None:
         file.write_text(new.read_text())
         time.sleep(2.5)  # some rounds of the check
         assert not client.server_info().not_ready
+        (found,) = [each for each in client.diagnose().diagnoses if each.check == "key"]
+        assert found.verdict == Verdict.WARNING
+        assert "start the daemon with it" in found.advice
         file.write_text(other.read_text())
         deadline = time.monotonic() + 60
         while not client.server_info().not_ready:

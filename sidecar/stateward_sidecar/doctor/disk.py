@@ -25,7 +25,7 @@ from stateward_sidecar.settings import KeySource
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.exposure import ACCESS, DATA, TOKENS, Exposure, find_exposure, kind_of_key
 from stateward_sidecar.storage.keysource import open_key
-from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.keystore import KeyStore, is_wrapped_by
 from stateward_sidecar.storage.secretfiles import fingerprint, read_token_file
 from stateward_sidecar.store.store import KEYS_FILE
 from stateward_sidecar.syncing import sync_data, sync_file
@@ -207,13 +207,20 @@ def tell_exposure(check: str, exposed: Exposure, *, allows_exposed: bool, **fact
 
 
 def check_key_source(
-    source: KeySource, directory: Path, expected: str = "", *, allows_exposed: bool = False
+    source: KeySource, directory: Path, expected: str = "", *, allows_exposed: bool = False, has_archive: bool = False
 ) -> Diagnosis:
     """Opens the key as the next start would. ``expected``: the fingerprint of the key that a running daemon has; empty
     = none runs."""
     has_data, path = (directory / KEYS_FILE).exists(), source.path
     try:
         key = open_key(source, patience_s=0.0).data
+        if has_archive and has_data and not is_wrapped_by(directory / KEYS_FILE, key):
+            return warning(
+                "key", f"{path or source} holds key {fingerprint(key)}, and another one wraps the data in {directory}",
+                "If `stateward keys rotate` made it the next key, start the daemon with it. Else put the other key "
+                "back: the next start fails without it.",
+                path=path or "", fingerprint=fingerprint(key), expected=expected,
+            )  # fmt: skip
         if not expected and has_data:
             KeyStore(directory / KEYS_FILE, key).close()
     except StartError as error:

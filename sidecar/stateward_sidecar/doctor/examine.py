@@ -95,7 +95,9 @@ def examine_machine(settings: Settings, key: str) -> Iterator[Diagnosis]:
     """Yields what concerns disk, files and limits."""
     allows_exposed = settings.allows_exposed
     yield from check_directory(settings.data_dir, allows_exposed=allows_exposed)
-    yield check_key_source(settings.key, settings.data_dir, key, allows_exposed=allows_exposed)
+    yield check_key_source(
+        settings.key, settings.data_dir, key, allows_exposed=allows_exposed, has_archive=bool(settings.archive)
+    )
     yield check_token_file(settings.token_file, settings.access_file, allows_exposed=allows_exposed)
     yield check_access_file(settings.access_file, settings.listen, allows_exposed=allows_exposed)
     yield check_ports(settings)
