@@ -12,7 +12,6 @@ from tests.daemon.town import Town
 from stateward.v1.archive_service_pb2 import RepairThreadRequest
 from stateward.v1.checkpoint_service_pb2 import HydrateRequest
 from stateward_sidecar.archive.fleet.repair import Repairer
-from stateward_sidecar.archive.objects import start
 from stateward_sidecar.errors import Corrupt, Fenced, NotOwner
 
 
@@ -68,7 +67,7 @@ def test_a_reboot_that_renumbers_devices(driven: Town, monkeypatch: pytest.Monke
     driven.end(first)
     real = os.statvfs
     other = lambda path: os.statvfs_result((*real(path), real(path).f_fsid + 1))  # noqa: E731
-    monkeypatch.setattr(start.os, "statvfs", other)
+    monkeypatch.setattr(os, "statvfs", other)
     again = driven.machine(first.disk.owner_id, first.disk.path)
     assert again.state().checkpoint.version == 2
     with pytest.raises(NotOwner) as held:

@@ -24,6 +24,8 @@ from stateward.v1.thread_service_pb2 import GetThreadResponse
 
 PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (admin.ArchiveStats, admin_service_pb2.ArchiveStats),
+    (admin.Compaction, admin_service_pb2.CompactResponse),
+    (admin.DeletedKey, admin_service_pb2.DeletedKey),
     (admin.Diagnoses, admin_service_pb2.DiagnoseResponse),
     (admin.Diagnosis, admin_service_pb2.Diagnosis),
     (admin.DrainResult, admin_service_pb2.DrainResponse),
@@ -60,6 +62,7 @@ LEFT_OUT = {
     models.Branch: {"moved_version", "first_version"},
     models.MovedHead: {"receipt"},
     models.UnreadableThread: {"reason"},
+    options.ThreadOptions: {"held_key"},  # a client with a session key sets it
     records.RecordsWritten: {"durability", "archived_sequence", "uid", "digest"},
 }
 

@@ -57,7 +57,7 @@ def test_a_start_that_failed_keeps_no_settings(
     monkeypatch.delenv("STATEWARD_KEY_FILE")
     stateward.open(data_dir=home / "other").close()  # makes a key of its own
     other = key.read_text()
-    with pytest.raises(stateward.CannotStart, match=f"of the key file {key} does not open") as caught:
+    with pytest.raises(stateward.CannotStart, match=f"the key file {key} does not open") as caught:
         stateward.open(archive=archive)
     assert "STATEWARD_KEY_FILE" in str(caught.value)
     assert key.read_text() == other

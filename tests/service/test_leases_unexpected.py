@@ -43,7 +43,7 @@ READS = {
     "CountThreads", "Watch", "WaitDurable", "ReadDigests",
 }  # fmt: skip
 # They need an archive, or end the daemon. None of them has a field for a token, which the test of fields checks.
-ELSEWHERE = {"Attach", "Detach", "RepairThread", "RestoreArchive", "CollectGarbage", "Drain", "RunCalls"}
+ELSEWHERE = {"Attach", "Detach", "RepairThread", "RestoreArchive", "CollectGarbage", "Compact", "Drain", "RunCalls"}
 
 
 def rows() -> dict[str, str]:

@@ -13,7 +13,7 @@ that nothing is known. A line that is not whole is passed over. A file that has 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import json
 import os
 import threading
@@ -85,8 +85,14 @@ class LastSeen:
     """The file, and what this process has checked. Used by all threads of a client, and by all its event loops."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if the file cannot be opened."""
+        """Raises OSError if the file cannot be opened, or the system has no locks of files (Windows)."""
+        try:
+            import fcntl
+        except ImportError:
+            raise OSError(errno.ENOTSUP, f"{VARIABLE} needs locks of files, which this system has not") from None
         self._path = path
+        self._take_lock, self._give_lock = fcntl.LOCK_EX, fcntl.LOCK_UN
+        self._flock = fcntl.flock
         self._lock = threading.Lock()
         self._checked, self._asked = set[Name](), set[Name]()
         self._seen = dict[Name, Seen]()
@@ -282,7 +288,7 @@ class LastSeen:
     def _locked(self) -> Iterator[None]:
         """Locks the file that has the name now: another process may have written it anew."""
         while True:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._flock(self._fd, self._take_lock)
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(self._path.stat(), os.fstat(self._fd)):
                     break
@@ -291,7 +297,7 @@ class LastSeen:
         try:
             yield
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._flock(self._fd, self._give_lock)
 
     def _open(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
