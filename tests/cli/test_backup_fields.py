@@ -91,5 +91,7 @@ def test_every_field_comes_back(kind: str) -> None:
     if kind == "version":
         part.version.whole = False
         part.version.retired_logs.clear()
+    if kind == "thread":
+        part.thread.options.ClearField("held_key")  # the file is not encrypted, so an import makes no held thread
     (came_back,) = parts_of(_record(part))
     assert came_back == part

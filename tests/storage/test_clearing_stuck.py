@@ -146,6 +146,7 @@ def test_a_crash_between_steps_leaves_no_dictionary(tmp_path: Path, monkeypatch:
     """Versions that were cleared before the crash, and that the row still names, need no snapshot any more."""
     monkeypatch.setattr(clear, "STEP_S", 0.0)
     monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1500)
+    monkeypatch.setattr(snapshots, "WEIGHT_BY_SIZE", 1)
     dice = random.Random(1)
     with opened(tmp_path) as store:
         for _ in range(3):

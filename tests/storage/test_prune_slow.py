@@ -178,6 +178,7 @@ def test_each_step_holds_the_writer_briefly(tmp_path: Path, monkeypatch: pytest.
 def test_a_crash_between_steps_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """What was pruned stays pruned, what stays is readable and whole, and the next start clears away the rest."""
     monkeypatch.setattr(clear, "STEP_S", 0.0)
+    monkeypatch.setattr(snapshots, "WEIGHT_BY_SIZE", 1)
     with opened(tmp_path) as store:
         for _ in range(4):
             line(store, 8, 4000)
@@ -327,6 +328,7 @@ def test_what_stays_reads_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Histories with branches, parents, tags and dictionaries, pruned again and again by count, age and number."""
     dice, clock, used = random.Random(seed), MovedClock(), set[int]()
     monkeypatch.setattr(snapshots, "WEIGHT_MIN_BYTES", 1500)
+    monkeypatch.setattr(snapshots, "WEIGHT_BY_SIZE", 1)
     with opened(tmp_path, clock) as store:
         save_many(store, [entry(b"0")])
         for round_number in range(6):
