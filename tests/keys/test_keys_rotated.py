@@ -226,7 +226,7 @@ def test_a_rotation_that_is_killed(tmp_path: Path) -> None:
         with daemon.client() as client:
             client.thread("t").append("log", 0)
         daemon.stop()
-        kills = 0
+        kills, first_format = 0, (bucket / "v1/_format").read_bytes()
         for at in range(1, PLACES):
             for when in ("before", "after"):
                 new, old_id = key_file(tmp_path, f"key-{at}-{when}"), fingerprint(bytes.fromhex(file.read_text()))
@@ -234,6 +234,7 @@ def test_a_rotation_that_is_killed(tmp_path: Path) -> None:
                     {"do": "rotate", "key": f"file:{file}", "to": f"file:{new}", "archive": place[1], "data_dir": ""},
                     {"do": "retire", "key": f"file:{new}", "archive": place[1], "key_id": old_id, "force": False},
                 )
+                (bucket / "v1/_format").write_bytes(first_format)  # as before the very first rotation
                 for order in orders:
                     done = subprocess.run(
                         [sys.executable, "-c", KILLED, str(at), when], input=json.dumps(order), text=True,
