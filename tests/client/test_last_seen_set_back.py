@@ -290,3 +290,11 @@ def test_it_costs_next_to_nothing(file: Path, daemon: Daemon) -> None:
     assert took_s < 50
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.stat().st_size < 50 * 400
+
+
+def test_a_client_that_has_gone_keeps_no_file(tmp_path: Path) -> None:
+    """A program that opens clients again and again does not run out of files."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        LastSeen(tmp_path / "seen")
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 20

@@ -19,7 +19,7 @@ import os
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,11 @@ class LastSeen:
         self._seen = dict[Name, Seen]()
         self._has_warned = False
         self._fd = self._open()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        """Closes the file with the last client that uses it."""
+        if getattr(self, "_fd", -1) >= 0:
+            close(self._fd)
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> LastSeen | None:
@@ -292,8 +297,8 @@ class LastSeen:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(self._path.stat(), os.fstat(self._fd)):
                     break
-            os.close(self._fd)
-            self._fd = self._open()
+            former, self._fd = self._fd, self._open()
+            os.close(former)
         try:
             yield
         finally:
