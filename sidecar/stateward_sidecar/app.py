@@ -32,6 +32,7 @@ from stateward.v1 import (
     record_service_pb2,
     signal_service_pb2,
     thread_service_pb2,
+    workspace_service_pb2,
     writer_service_pb2,
 )
 from stateward.v1.admin_service_pb2 import Diagnosis
@@ -59,6 +60,7 @@ from stateward_sidecar.service.api.leases import LeaseService, Leasing
 from stateward_sidecar.service.api.records import RecordService
 from stateward_sidecar.service.api.signals import SignalService
 from stateward_sidecar.service.api.threads import ThreadService
+from stateward_sidecar.service.api.workspaces import WorkspaceService
 from stateward_sidecar.service.api.writers import WriterService
 from stateward_sidecar.service.calls.calls import Calls, Delivery, Gather
 from stateward_sidecar.service.calls.feed import Feed
@@ -309,6 +311,7 @@ def _make_parts(
         checkpoint_service_pb2: CheckpointService(calls, feed),
         thread_service_pb2: ThreadService(calls, feed),
         blob_service_pb2: BlobService(calls),
+        workspace_service_pb2: WorkspaceService(calls),
         effect_service_pb2: EffectService(calls),
         record_service_pb2: RecordService(calls),
         lease_service_pb2: LeaseService(calls, leasing),

@@ -23,6 +23,7 @@ from stateward.v1 import (
     record_service_pb2_grpc,
     signal_service_pb2_grpc,
     thread_service_pb2_grpc,
+    workspace_service_pb2_grpc,
     writer_service_pb2_grpc,
 )
 from stateward.v1.admin_service_pb2 import GetStatsRequest, VerifyFinding, VerifyRequest
@@ -117,6 +118,7 @@ class Wire:
         self.channel: Any = FramedChannel(target) if frames else grpc.insecure_channel(target, options=options)
         self.backups: Any = backup_service_pb2_grpc.BackupServiceStub(self.channel)
         self.blobs: Any = blob_service_pb2_grpc.BlobServiceStub(self.channel)
+        self.workspaces: Any = workspace_service_pb2_grpc.WorkspaceServiceStub(self.channel)
         self.effects: Any = effect_service_pb2_grpc.EffectServiceStub(self.channel)
         self.records: Any = record_service_pb2_grpc.RecordServiceStub(self.channel)
         self.leases: Any = lease_service_pb2_grpc.LeaseServiceStub(self.channel)

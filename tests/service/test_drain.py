@@ -22,6 +22,7 @@ from stateward.v1 import (
     record_service_pb2,
     signal_service_pb2,
     thread_service_pb2,
+    workspace_service_pb2,
     writer_service_pb2,
 )
 from stateward.v1.admin_service_pb2 import DrainRequest, DrainResponse, GetStatsRequest
@@ -34,12 +35,12 @@ WORK = {
     "AcquireLease", "Attach", "BatchSave", "BeginEffect", "CollectGarbage", "Compact", "CompleteEffect",
     "DeleteBranch", "DeleteEffects", "DeleteRecords", "DeleteTag", "DeleteThread", "ForkThread", "ImportThread",
     "MoveBranch", "PruneThread", "PutEffects", "PutRecords", "ReleaseLease", "RenewEffect", "RenewLease",
-    "RestoreArchive", "RunCalls", "Save", "SendSignal", "SetTag", "UpdateThread", "Write", "WriteBlob",
+    "RestoreArchive", "RunCalls", "Save", "SendSignal", "SetTag", "UpdateThread", "Write", "WriteBlob", "WriteObjects",
 }  # fmt: skip
 SERVICES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, call_service_pb2,
     checkpoint_service_pb2, effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2,
-    thread_service_pb2, writer_service_pb2,
+    thread_service_pb2, workspace_service_pb2, writer_service_pb2,
 )  # fmt: skip
 
 

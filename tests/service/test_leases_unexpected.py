@@ -18,6 +18,7 @@ from tests.daemon.wire import appends, refused
 from tests.service.agents import Agent, new_id
 from tests.service.conftest import THREAD, Place
 from tests.service.test_retries_under_a_new_lease import CALLS, prepare
+from tests.trees.yard import chunk
 
 import stateward.v1
 from stateward._operations.threads import spans_of
@@ -30,6 +31,7 @@ from stateward.v1 import thread_service_pb2 as t
 from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.effect_pb2 import EFFECT_STATE_NEW
 from stateward.v1.lease_pb2 import Holder
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, TreeObjects, WriteObjectsRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.service.methods import RULES, Lease
 
@@ -39,6 +41,7 @@ PASSES, REFUSED, HEADS = "passes", "refused", "refused if it moves heads, else p
 READS = {
     "GetServerInfo", "GetStats", "Verify", "Diagnose", "GetArchive", "ListArchive", "VerifyArchive", "ExportThread",
     "ReadBlob", "StatBlob", "Hydrate", "GetCheckpoint", "ListCheckpoints", "ReadHistory", "ReadLog", "DiffCheckpoints",
+    "FindMissing", "ReadTree", "ReadObjects", "DiffTrees", "StatWorkspace",
     "ListEffects", "GetRecords", "ListRecords", "ListRecordPrefixes", "ListSignals", "GetThread", "ListThreads",
     "CountThreads", "Watch", "WaitDurable", "ReadDigests",
 }  # fmt: skip
@@ -100,6 +103,11 @@ def written(place: Place) -> Iterator[Any]:
     yield blobs.WriteBlobRequest(data=b"x")
 
 
+def objects_written(place: Place) -> Iterator[Any]:
+    yield WriteObjectsRequest(begin=ObjectsBegin(namespace=place.namespace, thread=THREAD))
+    yield WriteObjectsRequest(objects=TreeObjects(objects=[chunk(b"x")]))
+
+
 OTHER = Holder(name="other", incarnation="other")
 REQUESTS: dict[str, Callable[[Place], Any]] = {
     **{name: (lambda _place, build=build: build()) for name, build in CALLS.items()},
@@ -125,6 +133,7 @@ REQUESTS: dict[str, Callable[[Place], Any]] = {
     "DeleteThread": lambda _: t.DeleteThreadRequest(),
     "ImportThread": imported,
     "WriteBlob": written,
+    "WriteObjects": objects_written,
 }
 
 

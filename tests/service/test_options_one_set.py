@@ -39,7 +39,7 @@ from stateward_sidecar.service.methods import RULES, Head, Lease, RequestId, ver
 # -- the contract ------------------------------------------------------------------------------------------------------
 
 # Where the request of a stream has what a write is asked, and the answer what it is answered.
-BEGINS = {"WriteBlob": "begin", "ImportThread": "begin", "Write": "open"}
+BEGINS = {"WriteBlob": "begin", "WriteObjects": "begin", "ImportThread": "begin", "Write": "open"}
 OPENS = {"Write": "opened"}
 # What has a receipt and is no write.
 RECEIPTS = {"WaitDurableRequest": "waits for the entry of one", "WaitDurableResponse": "says how far the entry is"}

@@ -25,9 +25,10 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from stateward.v1 import signal_pb2 as stateward_dot_v1_dot_signal__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
+from stateward.v1 import workspace_pb2 as stateward_dot_v1_dot_workspace__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dstateward/v1/checkpoint.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\"n\n\nVersionRef\x12\x11\n\x07version\x18\x01 \x01(\x03H\x00\x12\x17\n\rcheckpoint_id\x18\x02 \x01(\tH\x00\x12\r\n\x03tag\x18\x03 \x01(\tH\x00\x12\x0e\n\x06\x62ranch\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x42\x05\n\x03ref\"t\n\x0e\x41ttributeValue\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x13\n\tint_value\x18\x02 \x01(\x03H\x00\x12\x16\n\x0c\x64ouble_value\x18\x03 \x01(\x01H\x00\x12\x14\n\nbool_value\x18\x04 \x01(\x08H\x00\x42\x07\n\x05value\"\x94\x02\n\x0f\x41ttributeFilter\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x38\n\x08operator\x18\x02 \x01(\x0e\x32&.stateward.v1.AttributeFilter.Operator\x12+\n\x05value\x18\x03 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue\"\x8c\x01\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\x0f\n\x0bOPERATOR_EQ\x10\x01\x12\x0f\n\x0bOPERATOR_NE\x10\x02\x12\x0f\n\x0bOPERATOR_GT\x10\x03\x12\x10\n\x0cOPERATOR_GTE\x10\x04\x12\x0f\n\x0bOPERATOR_LT\x10\x05\x12\x10\n\x0cOPERATOR_LTE\x10\x06\"\xa6\x07\n\nCheckpoint\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x16\n\x0eparent_version\x18\x05 \x01(\x03\x12\x0e\n\x06\x62ranch\x18\x06 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x07 \x01(\t\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12(\n\x06status\x18\t \x01(\x0e\x32\x18.stateward.v1.WorkStatus\x12\x15\n\rstatus_detail\x18\n \x01(\t\x12\x11\n\x04step\x18\x0b \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0eschema_version\x18\x0c \x01(\x03\x12\x34\n\x06labels\x18\r \x03(\x0b\x32$.stateward.v1.Checkpoint.LabelsEntry\x12%\n\x08metadata\x18\x0e \x01(\x0b\x32\x13.stateward.v1.Value\x12\x36\n\x07metrics\x18\x0f \x03(\x0b\x32%.stateward.v1.Checkpoint.MetricsEntry\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nedit_bytes\x18\x11 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x12 \x01(\x03\x12\x10\n\x08sequence\x18\x13 \x01(\x03\x12,\n\ndurability\x18\x14 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x0f\n\x07wait_id\x18\x15 \x01(\t\x12(\n\x08question\x18\x16 \x01(\x0b\x32\x16.stateward.v1.Question\x12\x1c\n\x14parent_checkpoint_id\x18\x17 \x01(\t\x12<\n\nattributes\x18\x18 \x03(\x0b\x32(.stateward.v1.Checkpoint.AttributesEntry\x12\x1c\n\x14\x61\x63knowledged_signals\x18\x19 \x01(\x05\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1aO\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue:\x02\x38\x01\x42\x07\n\x05_step\"\x99\x01\n\nStatusTold\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12(\n\x06status\x18\x02 \x01(\x0e\x32\x18.stateward.v1.WorkStatus\x12\x15\n\rstatus_detail\x18\x03 \x01(\t\x12\x0f\n\x07wait_id\x18\x04 \x01(\t\x12(\n\x08question\x18\x05 \x01(\x0b\x32\x16.stateward.v1.Question*\xc1\x01\n\nWorkStatus\x12\x1b\n\x17WORK_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13WORK_STATUS_RUNNING\x10\x01\x12\x17\n\x13WORK_STATUS_WAITING\x10\x02\x12\x16\n\x12WORK_STATUS_PAUSED\x10\x03\x12\x19\n\x15WORK_STATUS_COMPLETED\x10\x04\x12\x16\n\x12WORK_STATUS_FAILED\x10\x05\x12\x19\n\x15WORK_STATUS_CANCELLED\x10\x06*[\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44URABILITY_COMMITTED\x10\x01\x12\x17\n\x13\x44URABILITY_ARCHIVED\x10\x02\x42t\n\x10\x63om.stateward.v1B\x0f\x43heckpointProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dstateward/v1/checkpoint.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x1cstateward/v1/workspace.proto\"n\n\nVersionRef\x12\x11\n\x07version\x18\x01 \x01(\x03H\x00\x12\x17\n\rcheckpoint_id\x18\x02 \x01(\tH\x00\x12\r\n\x03tag\x18\x03 \x01(\tH\x00\x12\x0e\n\x06\x62ranch\x18\x04 \x01(\t\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\x42\x05\n\x03ref\"t\n\x0e\x41ttributeValue\x12\x16\n\x0cstring_value\x18\x01 \x01(\tH\x00\x12\x13\n\tint_value\x18\x02 \x01(\x03H\x00\x12\x16\n\x0c\x64ouble_value\x18\x03 \x01(\x01H\x00\x12\x14\n\nbool_value\x18\x04 \x01(\x08H\x00\x42\x07\n\x05value\"\x94\x02\n\x0f\x41ttributeFilter\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x38\n\x08operator\x18\x02 \x01(\x0e\x32&.stateward.v1.AttributeFilter.Operator\x12+\n\x05value\x18\x03 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue\"\x8c\x01\n\x08Operator\x12\x18\n\x14OPERATOR_UNSPECIFIED\x10\x00\x12\x0f\n\x0bOPERATOR_EQ\x10\x01\x12\x0f\n\x0bOPERATOR_NE\x10\x02\x12\x0f\n\x0bOPERATOR_GT\x10\x03\x12\x10\n\x0cOPERATOR_GTE\x10\x04\x12\x0f\n\x0bOPERATOR_LT\x10\x05\x12\x10\n\x0cOPERATOR_LTE\x10\x06\"\xd0\x07\n\nCheckpoint\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x0f\n\x07version\x18\x04 \x01(\x03\x12\x16\n\x0eparent_version\x18\x05 \x01(\x03\x12\x0e\n\x06\x62ranch\x18\x06 \x01(\t\x12\x15\n\rcheckpoint_id\x18\x07 \x01(\t\x12\x0e\n\x06\x64igest\x18\x08 \x01(\x0c\x12(\n\x06status\x18\t \x01(\x0e\x32\x18.stateward.v1.WorkStatus\x12\x15\n\rstatus_detail\x18\n \x01(\t\x12\x11\n\x04step\x18\x0b \x01(\x03H\x00\x88\x01\x01\x12\x16\n\x0eschema_version\x18\x0c \x01(\x03\x12\x34\n\x06labels\x18\r \x03(\x0b\x32$.stateward.v1.Checkpoint.LabelsEntry\x12%\n\x08metadata\x18\x0e \x01(\x0b\x32\x13.stateward.v1.Value\x12\x36\n\x07metrics\x18\x0f \x03(\x0b\x32%.stateward.v1.Checkpoint.MetricsEntry\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nedit_bytes\x18\x11 \x01(\x03\x12\x14\n\x0cstored_bytes\x18\x12 \x01(\x03\x12\x10\n\x08sequence\x18\x13 \x01(\x03\x12,\n\ndurability\x18\x14 \x01(\x0e\x32\x18.stateward.v1.Durability\x12\x0f\n\x07wait_id\x18\x15 \x01(\t\x12(\n\x08question\x18\x16 \x01(\x0b\x32\x16.stateward.v1.Question\x12\x1c\n\x14parent_checkpoint_id\x18\x17 \x01(\t\x12<\n\nattributes\x18\x18 \x03(\x0b\x32(.stateward.v1.Checkpoint.AttributesEntry\x12\x1c\n\x14\x61\x63knowledged_signals\x18\x19 \x01(\x05\x12(\n\tworkspace\x18\x1a \x01(\x0b\x32\x15.stateward.v1.TreeRef\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1aO\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12+\n\x05value\x18\x02 \x01(\x0b\x32\x1c.stateward.v1.AttributeValue:\x02\x38\x01\x42\x07\n\x05_step\"\x99\x01\n\nStatusTold\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12(\n\x06status\x18\x02 \x01(\x0e\x32\x18.stateward.v1.WorkStatus\x12\x15\n\rstatus_detail\x18\x03 \x01(\t\x12\x0f\n\x07wait_id\x18\x04 \x01(\t\x12(\n\x08question\x18\x05 \x01(\x0b\x32\x16.stateward.v1.Question*\xc1\x01\n\nWorkStatus\x12\x1b\n\x17WORK_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13WORK_STATUS_RUNNING\x10\x01\x12\x17\n\x13WORK_STATUS_WAITING\x10\x02\x12\x16\n\x12WORK_STATUS_PAUSED\x10\x03\x12\x19\n\x15WORK_STATUS_COMPLETED\x10\x04\x12\x16\n\x12WORK_STATUS_FAILED\x10\x05\x12\x19\n\x15WORK_STATUS_CANCELLED\x10\x06*[\n\nDurability\x12\x1a\n\x16\x44URABILITY_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44URABILITY_COMMITTED\x10\x01\x12\x17\n\x13\x44URABILITY_ARCHIVED\x10\x02\x42t\n\x10\x63om.stateward.v1B\x0f\x43heckpointProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,26 +42,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKPOINT_METRICSENTRY']._serialized_options = b'8\001'
   _globals['_CHECKPOINT_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_CHECKPOINT_ATTRIBUTESENTRY']._serialized_options = b'8\001'
-  _globals['_WORKSTATUS']._serialized_start=1736
-  _globals['_WORKSTATUS']._serialized_end=1929
-  _globals['_DURABILITY']._serialized_start=1931
-  _globals['_DURABILITY']._serialized_end=2022
-  _globals['_VERSIONREF']._serialized_start=133
-  _globals['_VERSIONREF']._serialized_end=243
-  _globals['_ATTRIBUTEVALUE']._serialized_start=245
-  _globals['_ATTRIBUTEVALUE']._serialized_end=361
-  _globals['_ATTRIBUTEFILTER']._serialized_start=364
-  _globals['_ATTRIBUTEFILTER']._serialized_end=640
-  _globals['_ATTRIBUTEFILTER_OPERATOR']._serialized_start=500
-  _globals['_ATTRIBUTEFILTER_OPERATOR']._serialized_end=640
-  _globals['_CHECKPOINT']._serialized_start=643
-  _globals['_CHECKPOINT']._serialized_end=1577
-  _globals['_CHECKPOINT_LABELSENTRY']._serialized_start=1394
-  _globals['_CHECKPOINT_LABELSENTRY']._serialized_end=1439
-  _globals['_CHECKPOINT_METRICSENTRY']._serialized_start=1441
-  _globals['_CHECKPOINT_METRICSENTRY']._serialized_end=1487
-  _globals['_CHECKPOINT_ATTRIBUTESENTRY']._serialized_start=1489
-  _globals['_CHECKPOINT_ATTRIBUTESENTRY']._serialized_end=1568
-  _globals['_STATUSTOLD']._serialized_start=1580
-  _globals['_STATUSTOLD']._serialized_end=1733
+  _globals['_WORKSTATUS']._serialized_start=1808
+  _globals['_WORKSTATUS']._serialized_end=2001
+  _globals['_DURABILITY']._serialized_start=2003
+  _globals['_DURABILITY']._serialized_end=2094
+  _globals['_VERSIONREF']._serialized_start=163
+  _globals['_VERSIONREF']._serialized_end=273
+  _globals['_ATTRIBUTEVALUE']._serialized_start=275
+  _globals['_ATTRIBUTEVALUE']._serialized_end=391
+  _globals['_ATTRIBUTEFILTER']._serialized_start=394
+  _globals['_ATTRIBUTEFILTER']._serialized_end=670
+  _globals['_ATTRIBUTEFILTER_OPERATOR']._serialized_start=530
+  _globals['_ATTRIBUTEFILTER_OPERATOR']._serialized_end=670
+  _globals['_CHECKPOINT']._serialized_start=673
+  _globals['_CHECKPOINT']._serialized_end=1649
+  _globals['_CHECKPOINT_LABELSENTRY']._serialized_start=1466
+  _globals['_CHECKPOINT_LABELSENTRY']._serialized_end=1511
+  _globals['_CHECKPOINT_METRICSENTRY']._serialized_start=1513
+  _globals['_CHECKPOINT_METRICSENTRY']._serialized_end=1559
+  _globals['_CHECKPOINT_ATTRIBUTESENTRY']._serialized_start=1561
+  _globals['_CHECKPOINT_ATTRIBUTESENTRY']._serialized_end=1640
+  _globals['_STATUSTOLD']._serialized_start=1652
+  _globals['_STATUSTOLD']._serialized_end=1805
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from stateward.v1 import effect_pb2 as _effect_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import workspace_pb2 as _workspace_pb2
 from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -48,7 +49,7 @@ class LeaseGuard(_message.Message):
     def __init__(self, thread: _Optional[str] = ..., token: _Optional[int] = ..., expected_uid: _Optional[str] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("namespace", "thread", "options", "branch", "checkpoint_id", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "wait_id", "question", "on_mismatch", "guard", "fork_branch", "attributes")
+    __slots__ = ("namespace", "thread", "options", "branch", "checkpoint_id", "parent", "overwrite", "state", "diff", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "effects", "ack_signals", "wait_id", "question", "on_mismatch", "guard", "fork_branch", "attributes", "workspace", "objects")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +95,8 @@ class SaveRequest(_message.Message):
     GUARD_FIELD_NUMBER: _ClassVar[int]
     FORK_BRANCH_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     options: _write_pb2.WriteOptions
@@ -118,7 +121,9 @@ class SaveRequest(_message.Message):
     guard: LeaseGuard
     fork_branch: str
     attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
+    workspace: _workspace_pb2.TreeRef
+    objects: _containers.RepeatedCompositeFieldContainer[_workspace_pb2.TreeObject]
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., parent: _Optional[_Union[_checkpoint_pb2.VersionRef, _Mapping]] = ..., overwrite: bool = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., effects: _Optional[_Iterable[_Union[_effect_pb2.Effect, _Mapping]]] = ..., ack_signals: _Optional[_Iterable[str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., on_mismatch: _Optional[_Union[OnMismatch, str]] = ..., guard: _Optional[_Union[LeaseGuard, _Mapping]] = ..., fork_branch: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., workspace: _Optional[_Union[_workspace_pb2.TreeRef, _Mapping]] = ..., objects: _Optional[_Iterable[_Union[_workspace_pb2.TreeObject, _Mapping]]] = ...) -> None: ...
 
 class SaveResponse(_message.Message):
     __slots__ = ("receipt", "version", "parent_version", "create_time", "stored_bytes", "status", "wait_id", "schema_version", "numbers", "branch", "parent_checkpoint_id")

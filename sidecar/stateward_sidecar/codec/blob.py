@@ -18,7 +18,7 @@ from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import cast
 
-from stateward.storage.v1.journal_pb2 import BlobRecord, Compression
+from stateward.storage.v1.journal_pb2 import COMPRESSION_UNSPECIFIED, BlobRecord, Compression
 from stateward_sidecar.codec.compress import compress, decompress
 from stateward_sidecar.codec.seal import (
     KEY_BYTES,
@@ -61,9 +61,9 @@ class BlobCipher:
         """The first bytes of the file."""
         return _PREFIX
 
-    def seal_segment(self, index: int, data: bytes, *, is_last: bool) -> bytes:
-        """Seals a segment. All but the last one have ``SEGMENT_BYTES``."""
-        compression, packed = compress(data)
+    def seal_segment(self, index: int, data: bytes, *, is_last: bool, compresses: bool = True) -> bytes:
+        """Seals a segment. All but the last one have ``SEGMENT_BYTES``. ``compresses``: False keeps its length."""
+        compression, packed = compress(data) if compresses else (COMPRESSION_UNSPECIFIED, data)
         nonce = new_nonce()
         return nonce + self._cipher.encrypt(nonce, bytes((compression,)) + packed, self._aad(index, is_last))
 

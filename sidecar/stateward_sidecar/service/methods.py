@@ -130,6 +130,13 @@ METHODS = {
     "WriteBlob": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN, makes=True, is_large=True, stores=True),
     "ReadBlob": READ,
     "StatBlob": READ,
+    # WorkspaceService
+    "FindMissing": READ._replace(is_large=True),
+    "WriteObjects": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN, makes=True, is_large=True, stores=True),
+    "ReadTree": READ,
+    "ReadObjects": READ._replace(is_large=True),
+    "DiffTrees": READ,
+    "StatWorkspace": READ,
     # EffectService
     "BeginEffect": _write(RequestId.REQUIRED, Lease.CHECKED, Head.MAIN, makes=True, is_repeatable=True, stores=True),
     "CompleteEffect": _write(RequestId.NEEDLESS, Lease.CHECKED, Head.MAIN, is_large=True, eases=True),
@@ -186,7 +193,9 @@ def verb_name(method: MethodDescriptor) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
 
 
-_NAMES = {"BlobBegin": "WriteBlob", "ImportBegin": "ImportThread", "OpenWriter": "Write"}
+_NAMES = {
+    "BlobBegin": "WriteBlob", "ObjectsBegin": "WriteObjects", "ImportBegin": "ImportThread", "OpenWriter": "Write",
+}  # fmt: skip
 
 
 class WriteRequest(Protocol):

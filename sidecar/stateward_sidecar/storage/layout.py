@@ -11,6 +11,7 @@
         I sequence(8)                          signal that waits for the agent
         J sequence(8)                          journal entries from this one on (store/thread/blocks.py)
         K key_hash(16)                         record
+        O object_hash(16)                      object of a workspace → sequence of the entry that has it, place in it
         P parts_id(8) index(4)                 pieces of large edits
         Q blob_hash(16)                        blob
         R request_hash(8)                      request id → sequence, second
@@ -53,6 +54,7 @@ _U64 = struct.Struct(">Q")
 _NAME = struct.Struct(">BI16s")
 _REQUEST = struct.Struct(">QI")
 _FEED = struct.Struct(">IQ")
+_OBJECT = struct.Struct(">QI")
 _UPDATED = struct.Struct(">QI")
 _LABEL = struct.Struct(">QIQ")
 _FUTURE = (1 << 63) - 1
@@ -179,6 +181,9 @@ class ThreadKeys:
     def blob(self, blob_hash: bytes) -> bytes:
         return self.prefix + b"Q" + blob_hash
 
+    def object(self, object_hash: bytes) -> bytes:
+        return self.prefix + b"O" + object_hash
+
     def request(self, request_hash: bytes) -> bytes:
         return self.prefix + b"R" + request_hash
 
@@ -252,6 +257,17 @@ def unpack_request(value: bytes | memoryview) -> tuple[int, int]:
     """Sequence and second of a request id row."""
     sequence, second = _unpack(_REQUEST, value)
     return sequence, second
+
+
+def pack_object(sequence: int, place: int) -> bytes:
+    """Value of the row of a workspace's object."""
+    return _OBJECT.pack(sequence, place)
+
+
+def unpack_object(value: bytes | memoryview) -> tuple[int, int]:
+    """Sequence of the entry, and place of the object in it."""
+    sequence, place = _unpack(_OBJECT, value)
+    return sequence, place
 
 
 def listed_keys(namespace: bytes, status_hash: bytes, second: int, thread: int) -> tuple[bytes, bytes]:

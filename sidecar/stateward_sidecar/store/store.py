@@ -14,6 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from stateward.v1.workspace_service_pb2 import ObjectsBegin
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import Corrupt, StartError
 from stateward_sidecar.storage import layout
@@ -51,9 +52,12 @@ from stateward_sidecar.store.read.watch import Watcher
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.context import Context, Limits
 from stateward_sidecar.store.thread.paging import Tokens
+from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import NameLock, Threads
 from stateward_sidecar.store.thread.times import Terms
 from stateward_sidecar.store.thread.usage import NamespaceLimit
+from stateward_sidecar.store.trees.objectwrite import ObjectsWrite
+from stateward_sidecar.store.trees.treelist import Trees
 from stateward_sidecar.store.versions.moves import Mover
 from stateward_sidecar.store.versions.settings import Settings
 from stateward_sidecar.store.versions.snapshots import Snapshots
@@ -186,6 +190,11 @@ class Store:
         self.background.submit(guarded, "pruning", self.pruner.resume)  # if this fails, the next sweep continues
 
     @cached_property
+    def trees(self) -> Trees:
+        """Reads trees of files."""
+        return Trees(self.context, self.threads)
+
+    @cached_property
     def compactor(self) -> Compactor:
         """Rewrites the data file without what was freed."""
         return Compactor(self.context.engine, self.context.writer, self._is_closing.is_set)
@@ -214,6 +223,10 @@ class Store:
     def read(self, verb: Callable[..., T], *arguments: Any) -> T:
         """Runs a reading verb, and repeats it until its view of memory and disk is consistent."""
         return self.context.settled(partial(verb, *arguments))
+
+    def begin_objects(self, thread: Thread, begin: ObjectsBegin) -> ObjectsWrite:
+        """Begins to write objects of a workspace. Makes no file yet. Raises QuotaExceeded."""
+        return ObjectsWrite(self.context, self.threads, thread, begin)
 
     def count_threads(self) -> int:
         """Returns the number of threads on this disk."""

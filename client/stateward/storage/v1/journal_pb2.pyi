@@ -4,6 +4,7 @@ from stateward.v1 import lease_pb2 as _lease_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import workspace_pb2 as _workspace_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -29,6 +30,7 @@ class EntryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENTRY_KIND_EFFECTS_DELETED: _ClassVar[EntryKind]
     ENTRY_KIND_RECORDS: _ClassVar[EntryKind]
     ENTRY_KIND_BLOB_REMOVED: _ClassVar[EntryKind]
+    ENTRY_KIND_OBJECTS: _ClassVar[EntryKind]
 
 class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -49,6 +51,7 @@ ENTRY_KIND_HEADS: EntryKind
 ENTRY_KIND_EFFECTS_DELETED: EntryKind
 ENTRY_KIND_RECORDS: EntryKind
 ENTRY_KIND_BLOB_REMOVED: EntryKind
+ENTRY_KIND_OBJECTS: EntryKind
 COMPRESSION_UNSPECIFIED: Compression
 COMPRESSION_ZSTD: Compression
 COMPRESSION_ZSTD_DICTIONARY: Compression
@@ -96,7 +99,7 @@ class EntryHeader(_message.Message):
     def __init__(self, kind: _Optional[_Union[EntryKind, str]] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., create_time_us: _Optional[int] = ..., previous_digest: _Optional[bytes] = ..., digest: _Optional[bytes] = ..., metadata_bytes: _Optional[int] = ..., metadata_compression: _Optional[_Union[Compression, str]] = ..., metadata_stored_bytes: _Optional[int] = ..., edit_bytes: _Optional[int] = ..., edit_compression: _Optional[_Union[Compression, str]] = ..., dictionary_version: _Optional[int] = ..., parts_id: _Optional[int] = ..., key_generation: _Optional[int] = ..., edit_stored_bytes: _Optional[int] = ..., acked_sequences: _Optional[_Iterable[int]] = ..., whole: bool = ...) -> None: ...
 
 class EntryMetadata(_message.Message):
-    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "effect", "signal", "lease", "removed", "heads", "records", "told", "deleted_effects")
+    __slots__ = ("request_hash", "fingerprint", "creation", "checkpoint", "tag", "options", "pruned", "blob", "effect", "signal", "lease", "removed", "heads", "records", "objects", "told", "deleted_effects")
     REQUEST_HASH_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CREATION_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +114,7 @@ class EntryMetadata(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
     TOLD_FIELD_NUMBER: _ClassVar[int]
     DELETED_EFFECTS_FIELD_NUMBER: _ClassVar[int]
     request_hash: bytes
@@ -127,9 +131,10 @@ class EntryMetadata(_message.Message):
     removed: PrunedVersions
     heads: _containers.RepeatedCompositeFieldContainer[HeadMove]
     records: RecordsBody
+    objects: ObjectsBody
     told: _checkpoint_pb2.StatusTold
     deleted_effects: _effect_pb2.EffectsDeleted
-    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., effect: _Optional[_Union[EffectRecord, _Mapping]] = ..., signal: _Optional[_Union[SignalRecord, _Mapping]] = ..., lease: _Optional[_Union[LeaseRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ..., heads: _Optional[_Iterable[_Union[HeadMove, _Mapping]]] = ..., records: _Optional[_Union[RecordsBody, _Mapping]] = ..., told: _Optional[_Union[_checkpoint_pb2.StatusTold, _Mapping]] = ..., deleted_effects: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_hash: _Optional[bytes] = ..., fingerprint: _Optional[bytes] = ..., creation: _Optional[_Union[ThreadCreation, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointBody, _Mapping]] = ..., tag: _Optional[_Union[_thread_pb2.Tag, _Mapping]] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., pruned: _Optional[_Union[PrunedVersions, _Mapping]] = ..., blob: _Optional[_Union[BlobRecord, _Mapping]] = ..., effect: _Optional[_Union[EffectRecord, _Mapping]] = ..., signal: _Optional[_Union[SignalRecord, _Mapping]] = ..., lease: _Optional[_Union[LeaseRecord, _Mapping]] = ..., removed: _Optional[_Union[PrunedVersions, _Mapping]] = ..., heads: _Optional[_Iterable[_Union[HeadMove, _Mapping]]] = ..., records: _Optional[_Union[RecordsBody, _Mapping]] = ..., objects: _Optional[_Union[ObjectsBody, _Mapping]] = ..., told: _Optional[_Union[_checkpoint_pb2.StatusTold, _Mapping]] = ..., deleted_effects: _Optional[_Union[_effect_pb2.EffectsDeleted, _Mapping]] = ...) -> None: ...
 
 class HeadMove(_message.Message):
     __slots__ = ("branch", "version", "digest", "before_version", "before_digest", "first_version", "last_version")
@@ -217,6 +222,32 @@ class RecordBatch(_message.Message):
     moved: bool
     def __init__(self, changes: _Optional[_Iterable[_Union[RecordChange, _Mapping]]] = ..., deleted: _Optional[_Iterable[str]] = ..., expired: bool = ..., moved: bool = ...) -> None: ...
 
+class ObjectsBody(_message.Message):
+    __slots__ = ("pack", "count", "size_bytes", "packed_bytes")
+    PACK_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PACKED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    pack: bytes
+    count: int
+    size_bytes: int
+    packed_bytes: int
+    def __init__(self, pack: _Optional[bytes] = ..., count: _Optional[int] = ..., size_bytes: _Optional[int] = ..., packed_bytes: _Optional[int] = ...) -> None: ...
+
+class ObjectBatch(_message.Message):
+    __slots__ = ("digests", "forms", "sizes", "packed_sizes", "data")
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    FORMS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    PACKED_SIZES_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    digests: bytes
+    forms: bytes
+    sizes: _containers.RepeatedScalarFieldContainer[int]
+    packed_sizes: _containers.RepeatedScalarFieldContainer[int]
+    data: bytes
+    def __init__(self, digests: _Optional[bytes] = ..., forms: _Optional[bytes] = ..., sizes: _Optional[_Iterable[int]] = ..., packed_sizes: _Optional[_Iterable[int]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class RecordChange(_message.Message):
     __slots__ = ("facts", "value")
     FACTS_FIELD_NUMBER: _ClassVar[int]
@@ -287,7 +318,7 @@ class LeaseRecord(_message.Message):
     def __init__(self, holder: _Optional[_Union[_lease_pb2.Holder, _Mapping]] = ..., token: _Optional[int] = ..., term_us: _Optional[int] = ..., grant_time_us: _Optional[int] = ..., request_hash: _Optional[bytes] = ...) -> None: ...
 
 class BlobRecord(_message.Message):
-    __slots__ = ("blob_id", "sha256", "size_bytes", "media_type", "preview", "stored_bytes", "data_key", "is_segment")
+    __slots__ = ("blob_id", "sha256", "size_bytes", "media_type", "preview", "stored_bytes", "data_key", "is_segment", "is_pack")
     BLOB_ID_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -296,6 +327,7 @@ class BlobRecord(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DATA_KEY_FIELD_NUMBER: _ClassVar[int]
     IS_SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    IS_PACK_FIELD_NUMBER: _ClassVar[int]
     blob_id: bytes
     sha256: bytes
     size_bytes: int
@@ -304,7 +336,8 @@ class BlobRecord(_message.Message):
     stored_bytes: int
     data_key: bytes
     is_segment: bool
-    def __init__(self, blob_id: _Optional[bytes] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., media_type: _Optional[str] = ..., preview: _Optional[bytes] = ..., stored_bytes: _Optional[int] = ..., data_key: _Optional[bytes] = ..., is_segment: bool = ...) -> None: ...
+    is_pack: bool
+    def __init__(self, blob_id: _Optional[bytes] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., media_type: _Optional[str] = ..., preview: _Optional[bytes] = ..., stored_bytes: _Optional[int] = ..., data_key: _Optional[bytes] = ..., is_segment: bool = ..., is_pack: bool = ...) -> None: ...
 
 class ThreadCreation(_message.Message):
     __slots__ = ("namespace", "thread", "options", "forked_from")
@@ -319,7 +352,7 @@ class ThreadCreation(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_thread_pb2.ThreadOptions, _Mapping]] = ..., forked_from: _Optional[_Union[_thread_pb2.ForkSource, _Mapping]] = ...) -> None: ...
 
 class CheckpointBody(_message.Message):
-    __slots__ = ("branch", "checkpoint_id", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "wait_id", "sent_bytes", "source_digest", "question", "acked_signals", "numbers", "parent_checkpoint_id", "attributes")
+    __slots__ = ("branch", "checkpoint_id", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "wait_id", "sent_bytes", "source_digest", "question", "acked_signals", "numbers", "parent_checkpoint_id", "attributes", "workspace")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +398,7 @@ class CheckpointBody(_message.Message):
     NUMBERS_FIELD_NUMBER: _ClassVar[int]
     PARENT_CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_FIELD_NUMBER: _ClassVar[int]
     branch: str
     checkpoint_id: str
     status: _checkpoint_pb2.WorkStatus
@@ -382,7 +416,8 @@ class CheckpointBody(_message.Message):
     numbers: _containers.ScalarMap[str, int]
     parent_checkpoint_id: str
     attributes: _containers.MessageMap[str, _checkpoint_pb2.AttributeValue]
-    def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ...) -> None: ...
+    workspace: _workspace_pb2.TreeRef
+    def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., workspace: _Optional[_Union[_workspace_pb2.TreeRef, _Mapping]] = ...) -> None: ...
 
 class PrunedVersions(_message.Message):
     __slots__ = ("ranges", "effects", "records", "signals", "loose")

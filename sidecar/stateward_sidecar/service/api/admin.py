@@ -41,7 +41,7 @@ from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES, REQUE
 from stateward_sidecar.store.thread.usage import Used
 from stateward_sidecar.telemetry import failures
 
-FEATURES = ("blobs", "calls", "effects", "leases", "records", "signals", "writer")
+FEATURES = ("blobs", "calls", "effects", "leases", "records", "signals", "workspaces", "writer")
 # How many limits of namespaces the stats show.
 FULLEST = 10
 # How long before its caller's deadline a drain answers.

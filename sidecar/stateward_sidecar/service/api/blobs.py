@@ -28,11 +28,10 @@ from stateward_sidecar.errors import (
     DeadlineExceeded,
     InvalidField,
     OutcomeUnknown,
-    UidMismatch,
-    Unclaimed,
 )
 from stateward_sidecar.service.admission.streams import Places
 from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.making import ENTRY_BYTES, thread_of
 from stateward_sidecar.service.calls.ownership import CHECK_WAIT_S
 from stateward_sidecar.service.calls.status import saying_expected
 from stateward_sidecar.service.checks import check
@@ -45,8 +44,6 @@ T = TypeVar("T")
 WRITES_MAX = 64
 # A client that stalls for this long between two messages loses its place.
 IDLE_S = 60.0
-# Approximate space of the entry and the row, with the pages that they touch.
-ENTRY_BYTES = 16384
 
 
 class BlobService:
@@ -66,7 +63,7 @@ class BlobService:
             begin = await self._begin(requests)
             is_archived = self._calls.ownership.asks_for_archived(begin.options.durability)
             with saying_expected(begin):
-                thread = await self._thread(begin, context)
+                thread = await thread_of(self._calls, begin, context)
                 answer, lost = await self._known(begin, begin.sha256, thread, context)
                 answer = answer or await self._write(begin, thread, requests, lost, context)
         receipt = answer.receipt
@@ -106,36 +103,6 @@ class BlobService:
             raise InvalidField("begin", "is required in the first message")
         check.check_blob_begin(first.begin)
         return first.begin
-
-    async def _thread(self, begin: BlobBegin, context: grpc.aio.ServicerContext) -> Thread:
-        """Returns the thread of the blob. Makes the thread if the request says so."""
-        options, ownership = begin.options, self._calls.ownership
-        must_exist = bool(options.expected_uid) or not options.HasField("create")
-        await ownership.hold(begin.namespace, begin.thread, must_exist=must_exist, claims=False)
-        try:
-            return await self._made(begin, context, must_exist=must_exist)
-        except Unclaimed:  # all that the write checks is right: a write that must fail leaves nothing in the archive
-            is_claimed = await ownership.hold(begin.namespace, begin.thread, must_exist=must_exist)
-        try:
-            return await self._made(begin, context, must_exist=must_exist)
-        except (Exception, asyncio.CancelledError):
-            if is_claimed:
-                ownership.give_back(begin.namespace, begin.thread)
-            raise
-
-    async def _made(self, begin: BlobBegin, context: grpc.aio.ServicerContext, *, must_exist: bool) -> Thread:
-        blobs = self._store.blobs
-        try:
-            thread = await self._calls.read(blobs.find_thread, begin)
-        except UidMismatch:  # another creation has the name on this disk
-            await self._calls.ownership.hold_now(begin.namespace, begin.thread, must_exist=must_exist)
-            thread = await self._calls.read(blobs.find_thread, begin)
-        if thread is None:
-            await self._calls.write(blobs.make_thread(begin), context, size_bytes=ENTRY_BYTES)
-            begin.options.ClearField("create")  # if it is missing now, it was deleted
-            thread = await self._calls.read(blobs.find_thread, begin)
-        assert thread is not None
-        return thread
 
     async def _known(
         self, begin: BlobBegin, sha256: bytes, thread: Thread, context: grpc.aio.ServicerContext

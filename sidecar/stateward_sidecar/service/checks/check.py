@@ -56,6 +56,7 @@ from stateward_sidecar.service.checks.checkparts import (
     check_token,
     check_uid,
 )
+from stateward_sidecar.service.checks.checktrees import check_workspace
 from stateward_sidecar.service.methods import Head, Lease, RequestId, Rule, WriteRequest, rule_of
 from stateward_sidecar.store.thread.thread import MAIN
 from stateward_sidecar.store.thread.threads import bare_name
@@ -227,6 +228,8 @@ def check_save(request: SaveRequest, prefix: str = "", *, is_known: bool = False
         if request.on_mismatch or request.fork_branch or request.HasField("guard"):
             check_conditions(request)
         check_description(request)
+        if request.HasField("workspace") or request.objects:
+            check_workspace(request)
         return _check_content(request, is_based=is_expected or has_parent)
     except StatewardError as error:
         raise in_item(error, prefix) from None

@@ -21,6 +21,7 @@ from stateward.v1.blob_service_pb2 import (
     StatBlobResponse,
     WriteBlobResponse,
 )
+from stateward.v1.workspace_service_pb2 import ObjectsBegin
 from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
@@ -58,8 +59,8 @@ class Blobs:
         self._context = context
         self._threads = threads
 
-    def find_thread(self, begin: BlobBegin) -> Thread | None:
-        """Returns the thread of a blob to write; None if the thread must be made first. Raises ThreadNotFound,
+    def find_thread(self, begin: BlobBegin | ObjectsBegin) -> Thread | None:
+        """Returns the thread of an upload; None if the thread must be made first. Raises ThreadNotFound,
         UidMismatch."""
         with self._context.engine.read() as txn:
             thread = self._threads.find(txn, begin.namespace, begin.thread)
@@ -68,8 +69,8 @@ class Blobs:
             raise not_found(begin.namespace, begin.thread)
         return thread
 
-    def make_thread(self, begin: BlobBegin) -> Callable[[lmdb.Transaction, Batch], None]:
-        """Returns the write that makes a thread without versions, for a first save that names a blob.
+    def make_thread(self, begin: BlobBegin | ObjectsBegin) -> Callable[[lmdb.Transaction, Batch], None]:
+        """Returns the write that makes a thread without versions, for a first save that names a blob or a tree.
 
         The first entry of the thread holds its settings.
         """

@@ -197,7 +197,8 @@ class BlobSweeper:
                     self._drop_fetched(txn, thread, now_us)
                 if thread is None or not _may_collect(txn, thread):
                     return
-                old = [row for row in list_blobs(txn, thread.identity) if _is_old(thread.head, row, now_us)]
+                rows_ = (row for row in list_blobs(txn, thread.identity) if not row.record.is_pack)  # trees name those
+                old = [row for row in rows_ if _is_old(thread.head, row, now_us)]
             searched = thread.head.tip_sequence, {bytes(row.record.blob_id) for row in old}
             if not old or self._all_named.get(number) == searched:
                 return

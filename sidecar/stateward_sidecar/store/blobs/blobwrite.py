@@ -61,8 +61,10 @@ Again = Callable[[lmdb.Transaction, Batch, ThreadDraft, BlobRow, EntryContent], 
 class Sealing:
     """Seals bytes into a file. The file is made when the first bytes come."""
 
-    def __init__(self, context: Context, identity: Identity) -> None:
+    def __init__(self, context: Context, identity: Identity, *, compresses: bool = True) -> None:
+        """``compresses``: False keeps the length of the bytes, which are compressed already."""
         self.blob_id = os.urandom(BLOB_ID_BYTES)
+        self._compresses = compresses
         self.size_bytes = 0
         self._data_key = os.urandom(KEY_BYTES)
         self._cipher = BlobCipher(self._data_key, self.blob_id)
@@ -126,7 +128,7 @@ class Sealing:
 
     def _seal(self, data: bytes, *, is_last: bool) -> None:
         assert self._file is not None
-        sealed = self._cipher.seal_segment(len(self._lengths), data, is_last=is_last)
+        sealed = self._cipher.seal_segment(len(self._lengths), data, is_last=is_last, compresses=self._compresses)
         self._lengths.append(len(sealed))
         self._file.write(sealed)
 

@@ -37,7 +37,14 @@ from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.codec.varints import unframe
-from stateward_sidecar.errors import BlobNotFound, Corrupt, Fenced, HistoryElsewhere, VersionPruned
+from stateward_sidecar.errors import (
+    BlobNotFound,
+    Corrupt,
+    FeatureUnavailable,
+    Fenced,
+    HistoryElsewhere,
+    VersionPruned,
+)
 from stateward_sidecar.store.blobs.blobread import BlobReader
 from stateward_sidecar.store.blobs.blobrows import find_blob, list_blobs, view_blob
 from stateward_sidecar.store.blobs.blobwrite import require_blobs
@@ -96,6 +103,8 @@ class Exporter:
             thread = self._threads.get(txn, request.namespace, request.thread)
             if thread.floor_sequence or thread.floor_version:
                 raise replay.history_elsewhere(thread.identity)
+            if thread.head.objects:
+                raise FeatureUnavailable("a thread with trees of files cannot be exported yet")
         require_blobs(self._context, thread)
         return _messages(self._parts(request, self._look(request, thread)))
 

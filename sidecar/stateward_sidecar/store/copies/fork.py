@@ -100,6 +100,8 @@ class Forker:
             check_uid(source.identity, request)
             if source.identity.is_held:
                 raise FeatureUnavailable("a held thread cannot be forked yet: the copy would need its session key")
+            if source.head.objects:
+                raise FeatureUnavailable("a thread with trees of files cannot be forked yet")
             # Together, because nothing is published meanwhile. What is pruned later is missing, and the copy fails.
             with self._context.writer.publishing:
                 version, branches, pruned = source.head.last_version, source.branches.copy(), source.pruned

@@ -83,6 +83,8 @@ def _view(thread: Thread, facts: Facts, head: ThreadHead) -> Checkpoint:
         view.metadata.CopyFrom(body.metadata)
     if body.HasField("question"):
         view.question.CopyFrom(body.question)
+    if body.HasField("workspace"):
+        view.workspace.CopyFrom(body.workspace)
     show_told(view, head, header.version)
     return view
 

@@ -7,6 +7,7 @@ from stateward_sidecar.store.journal.kind import Kind
 from stateward_sidecar.store.kinds.blob import BLOB, BLOB_REMOVED
 from stateward_sidecar.store.kinds.effect import EFFECT, EFFECTS_DELETED
 from stateward_sidecar.store.kinds.lease import LEASE
+from stateward_sidecar.store.kinds.objects import OBJECTS
 from stateward_sidecar.store.kinds.pruned import PRUNED
 from stateward_sidecar.store.kinds.record import RECORDS
 from stateward_sidecar.store.kinds.ref import HEADS, TAG_DELETED, TAG_SET
@@ -17,7 +18,7 @@ from stateward_sidecar.store.thread.ranges import Pruned
 
 KINDS: list[Kind] = [
     VERSION, EFFECT, EFFECTS_DELETED, RECORDS, SIGNAL, LEASE, TAG_SET, TAG_DELETED, HEADS, OPTIONS, BLOB, BLOB_REMOVED,
-    PRUNED,
+    PRUNED, OBJECTS,
 ]  # fmt: skip
 _BY_NUMBER: dict[int, Kind] = {kind.number: kind for kind in KINDS}
 _UNKNOWN = Kind()

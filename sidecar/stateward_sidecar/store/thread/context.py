@@ -17,6 +17,7 @@ from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.thread.cache import Cache
 from stateward_sidecar.store.thread.paging import Tokens
 from stateward_sidecar.store.thread.times import Terms
+from stateward_sidecar.store.thread.treememory import TreeMemory
 from stateward_sidecar.store.thread.usage import Usage
 
 T = TypeVar("T")
@@ -111,6 +112,7 @@ class Context:
     terms: Terms
     counters: Counters = field(default_factory=Counters)
     usage: Usage = field(default_factory=Usage)
+    trees: TreeMemory = field(default_factory=TreeMemory)
     # Threads with many entries of tags, settings, leases, blobs and heads, by number; the next sweep cleans them.
     loose: set[int] = field(default_factory=set)
     next_thread: int = 1

@@ -271,6 +271,8 @@ class VersionMaker:
         if sent_bytes != edit_bytes:
             body.sent_bytes = sent_bytes
         describe_version(body, request)
+        if request.HasField("workspace"):
+            body.workspace.CopyFrom(request.workspace)
         if is_new:
             metadata.creation.CopyFrom(
                 ThreadCreation(namespace=self._request.namespace, thread=request.thread, options=request.options.create)

@@ -5,7 +5,7 @@ checks the save and writes the rows. A prepared version is valid for one base ve
 unconditional save is prepared again inside the writer, and a conditional save is refused.
 
 Order of checks: uid → request id → checkpoint id → ownership, lease, guard → expectation → schema → parent → blobs →
-edits.
+tree → edits.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from stateward_sidecar.store.thread.cache import Facts
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import MAIN, Identity, Thread, ThreadDraft, write_branch
 from stateward_sidecar.store.thread.threads import Threads, not_found
+from stateward_sidecar.store.trees.naming import NamedTree
 from stateward_sidecar.store.versions.branches import (
     check_expectation,
     check_fork,
@@ -95,6 +96,7 @@ class SaveWrite:
         self._maker = VersionMaker(context, request, self.branch, is_large=is_large)
         self._made: Made | None = None
         self._hot: _Hot | None = None
+        self._tree = NamedTree(context, request) if request.HasField("workspace") else None
         # Set by the caller: why the guarding thread cannot be asked. It counts unless the save is a retry.
         self.refusal: StatewardError | None = None
         # Set by ``run``; the caller considers a snapshot of this thread, which has this state.
@@ -116,6 +118,13 @@ class SaveWrite:
         """
         request = self.request
         self._maker.fingerprint = fingerprint(request, is_large=self._maker.is_large)
+        if self._tree is not None:
+            try:
+                self._tree.prepare(txn, thread)
+            except StatewardError:
+                if not request.options.request_id and not request.checkpoint_id:
+                    raise
+                return
         head = thread.branches.get(self.branch) if thread is not None else None
         base = head.version if head else 0
         if does_fork(request, thread, head):
@@ -158,6 +167,8 @@ class SaveWrite:
         if (found := cache.head(number, branch.version, branch.digest)) is None:
             return None
         if self._maker.may_read_segments(found[0]):
+            return None
+        if self._tree is not None and not self._tree.is_known(thread):
             return None
         snapshot = branch.snapshot_version
         return _Hot(thread, branch, *found, cache.dictionary(number, snapshot) if snapshot else None)
@@ -234,13 +245,16 @@ class SaveWrite:
         branch, parent = self._find_base(txn, draft, version)
         if self._named:
             check_named(txn, draft.identity if draft is not None else None, self._named)
+        if self._tree is not None:
+            self._tree.settle(txn, draft)
         made = self._made
         line = draft.identity.number if draft is not None else 0
         is_right = made is not None and (made.line, made.base, made.version) == (line, parent, version)
         if made is None or not is_right or (made.body.branch or MAIN) != self.branch or not made.fits(draft):
             self._maker.branch = self.branch
             made = self._maker.make(txn, draft, parent, version)
-        write = self._write_all if request.effects else self._put_version
+        brings = self._tree is not None and self._tree.has_objects
+        write = self._write_all if request.effects or brings else self._put_version
         if draft is not None:
             return write(txn, batch, draft, branch, made, is_new=False)
         held = request.options.create.held_key
@@ -342,8 +356,10 @@ class SaveWrite:
         *,
         is_new: bool,
     ) -> SaveResponse:
-        """Writes the effects of the save and its version: all of them or none."""
+        """Writes the objects and effects of the save and its version: all of them or none."""
         with all_or_none(batch, draft):
+            if self._tree is not None and self._tree.has_objects:
+                self._tree.put(self._threads, txn, batch, draft, self.request.options.create)
             asked = creates(self.request, is_new=is_new)
             Effects(self._context, self._threads).put_all(txn, batch, draft, self.request.effects, asked)
             return self._put_version(txn, batch, draft, branch, made, is_new=is_new)
@@ -403,6 +419,8 @@ class SaveWrite:
         facts = Facts(header, made.body, entry.stored_bytes)
         old = (branch.version, branch.digest) if branch is not None else (0, b"")
         batch.after_commit.append(partial(self._context.cache.put_head, identity.number, made.tree, facts, old))
+        if self._tree is not None:
+            self._tree.note(batch, identity.number)
         draft.thread.saves += 1
         self.draft, self.saved = draft, Saved(made.version, made.tree)
         return response(draft, header, entry.stored_bytes, made.body, request, replayed=False)

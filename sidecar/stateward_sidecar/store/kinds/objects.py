@@ -1,0 +1,137 @@
+"""Objects of workspaces: chunks of files, and directories.
+
+An entry has objects in its second part, or says what is in a pack, which is a blob of the thread. Row ``O`` leads from
+an object to the entry and to its place there. It is an index, and can be made again from the entries. Its key is a
+keyed hash, so nobody who has the disk can look for a file that he knows. It says nothing about sizes. A row that leads
+to another object is found when it is followed, because the entry has the object's digest. """
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import lmdb
+from google.protobuf.message import DecodeError
+
+from stateward.storage.v1.journal_pb2 import (
+    ENTRY_KIND_OBJECTS,
+    EntryMetadata,
+    ObjectBatch,
+    ObjectsBody,
+)
+from stateward.v1.thread_service_pb2 import JournalEvent
+from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.codec.objects import IS_DIRECTORY, SALT_BYTES, Placed, place_batch
+from stateward_sidecar.codec.seal import length_prefixed
+from stateward_sidecar.errors import Corrupt
+from stateward_sidecar.storage import layout
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.journal.kind import Kind, Watched
+from stateward_sidecar.store.thread.cache import Cache
+from stateward_sidecar.store.thread.thread import Identity, ThreadDraft, rows
+
+
+class Place(NamedTuple):
+    """The entry that has an object, and the object's place in it."""
+
+    sequence: int
+    at: int
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """The objects of an entry."""
+
+    body: ObjectsBody
+    placed: list[Placed]
+    data: bytes  # empty if they are in a pack
+
+
+class ObjectsKind(Kind):
+    """Objects that were written. They change nothing that a version shows, so a watch is not told."""
+
+    number = ENTRY_KIND_OBJECTS
+
+    def is_own(self, metadata: EntryMetadata) -> bool:
+        """Nobody has decided on what no version names yet."""
+        return True
+
+    def tell(self, watched: Watched, event: JournalEvent) -> bool:
+        """Nothing: a version that names the objects is told."""
+        watched.metadata()
+        return False
+
+    def index(
+        self, txn: lmdb.Transaction, draft: ThreadDraft, entry: Entry, metadata: EntryMetadata, *, is_whole: bool
+    ) -> None:
+        """The rows of its objects, unless other entries have them, too."""
+        if is_whole:
+            opened = open_batch(draft.identity, metadata, _second(draft.identity, entry))
+            put_rows(txn, draft.identity, entry.header.sequence, opened.placed)
+
+
+OBJECTS = ObjectsKind()
+
+
+def object_key(identity: Identity, digest: bytes, *, is_directory: bool) -> bytes:
+    """Returns the row key of an object."""
+    kind = b"directory" if is_directory else b"chunk"
+    return identity.keys.object(identity.cipher.digest(length_prefixed(kind, digest)))
+
+
+def find_place(txn: lmdb.Transaction, key: bytes) -> Place | None:
+    """Returns where an object is; None if the thread does not have it. Raises Corrupt."""
+    row = txn.get(key)
+    return Place(*layout.unpack_object(row)) if row is not None else None
+
+
+def put_rows(txn: lmdb.Transaction, identity: Identity, sequence: int, placed: list[Placed]) -> int:
+    """Puts the rows of the objects of an entry, where there are none. Returns how many it put."""
+    found = sorted(
+        (object_key(identity, each.digest, is_directory=bool(each.form & IS_DIRECTORY)),
+         layout.pack_object(sequence, index))
+        for index, each in enumerate(placed)
+    )  # fmt: skip
+    with txn.cursor() as cursor:
+        _, added = cursor.putmulti(found, overwrite=False)
+    return int(added)
+
+
+def object_rows(txn: lmdb.Transaction, identity: Identity) -> Iterator[tuple[bytes, Place]]:
+    """Yields the rows of all objects of a thread. Raises Corrupt."""
+    for key, row in rows(txn, identity.keys.all_of(b"O")):
+        yield bytes(key), Place(*layout.unpack_object(row))
+
+
+def read_batch(txn: lmdb.Transaction, identity: Identity, sequence: int, cache: Cache) -> OpenBatch:
+    """Opens the entry that has objects. Raises Corrupt."""
+    entry = replay.read_entry(txn, identity, sequence)
+    if entry.header.kind != OBJECTS.number:
+        raise Corrupt(f"journal entry {sequence} has no objects of workspaces", identity.name)
+    metadata = replay.open_metadata(identity, entry)
+    return open_batch(identity, metadata, replay.read_edits(txn, identity, entry, cache))
+
+
+def open_batch(identity: Identity, metadata: EntryMetadata, second: bytes) -> OpenBatch:
+    """Parses both parts of an entry. Raises Corrupt."""
+    try:
+        batch = ObjectBatch.FromString(second)
+    except DecodeError:
+        raise Corrupt("a list of objects cannot be parsed", identity.name) from None
+    body = metadata.objects
+    try:
+        placed = place_batch(batch, SALT_BYTES if body.pack else 0)
+    except Corrupt as error:
+        raise error.locate(identity.name) from None
+    if not body.pack and placed and placed[-1].stop != len(batch.data):
+        raise Corrupt("an entry has other objects than its list says", identity.name)
+    return OpenBatch(body, placed, batch.data)
+
+
+def _second(identity: Identity, entry: Entry) -> bytes:
+    """The second part of an entry, which is never in pieces: see ``packs.py``. Raises Corrupt."""
+    try:
+        return entry.open_edits(identity.cipher, identity.uid)
+    except Corrupt as error:
+        raise error.locate(identity.name) from None

@@ -1,0 +1,54 @@
+"""Trees of workspaces that are known to be whole: versions name the same tree again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+# Threads, and trees of each.
+THREADS_MAX, TREES_MAX = 4096, 8
+
+
+class TreeMemory:
+    """The newest trees of threads that were found whole, by the thread's number. Any thread may use it.
+
+    It is a shortcut: a tree that is not in it is looked at anew. Whoever removes objects, or rows of them, forgets the
+    thread, in the transaction or before it.
+    """
+
+    def __init__(self) -> None:
+        self._whole: OrderedDict[int, OrderedDict[bytes, None]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.removals = 0
+        """How often objects were removed. A tree that was looked at before the last removal may lack something now."""
+
+    def knows(self, number: int, digest: bytes) -> bool:
+        """Whether a tree of a thread is known to be whole."""
+        known = self._whole.get(number)
+        return known is not None and digest in known
+
+    def newest(self, number: int) -> bytes:
+        """Returns the tree that was noted last; empty = none."""
+        with self._lock:
+            known = self._whole.get(number)
+            return next(reversed(known)) if known else b""
+
+    def note(self, number: int, digest: bytes, removals: int) -> None:
+        """Notes that a tree was found whole, when so many ``removals`` had happened."""
+        with self._lock:
+            if removals != self.removals:
+                return
+            known = self._whole.setdefault(number, OrderedDict())
+            self._whole.move_to_end(number)
+            known[digest] = None
+            known.move_to_end(digest)
+            if len(known) > TREES_MAX:
+                known.popitem(last=False)
+            if len(self._whole) > THREADS_MAX:
+                self._whole.popitem(last=False)
+
+    def forget(self, number: int) -> None:
+        """Forgets a thread: objects of it are removed."""
+        with self._lock:
+            self.removals += 1
+            self._whole.pop(number, None)

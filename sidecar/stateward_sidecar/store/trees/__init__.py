@@ -1,0 +1,1 @@
+"""Trees of files: objects, packs, and the trees that versions name."""
