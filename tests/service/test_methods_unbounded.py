@@ -37,6 +37,7 @@ from tests.service.walk import (
     request_for,
     status_bytes,
 )
+from tests.trees.yard import chunk
 
 from stateward.testing import Daemon
 from stateward.v1.backup_service_pb2 import ImportThreadRequest
@@ -47,6 +48,7 @@ from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, TreeObjects, WriteObjectsRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriterSave
 
@@ -245,12 +247,21 @@ def write_blob(number: int, call: Any) -> Iterator[Message]:
         yield WriteBlobRequest(data=bytes(MIB))
 
 
+def write_objects(number: int, call: Any) -> Iterator[Message]:
+    yield WriteObjectsRequest(
+        begin=ObjectsBegin(thread=f"objects-{number}", options=WriteOptions(create=ThreadOptions()))
+    )
+    for each in range(40):
+        yield WriteObjectsRequest(objects=TreeObjects(objects=[chunk(b"%d " % each + bytes(MIB - 10))]))
+
+
 def import_thread(number: int, call: Any) -> Iterator[Message]:
     yield ImportThreadRequest()
 
 
 STREAMS: dict[str, Callable[[int, Any], Iterator[Message]]] = {
-    "Write": write, "RunCalls": run_calls, "WriteBlob": write_blob, "ImportThread": import_thread,
+    "Write": write, "RunCalls": run_calls, "WriteBlob": write_blob,
+    "WriteObjects": write_objects, "ImportThread": import_thread,
 }  # fmt: skip
 
 

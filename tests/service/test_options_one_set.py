@@ -17,6 +17,7 @@ from tests.service.agents import Agent, new_id
 from tests.service.conftest import THREAD, Place
 from tests.service.test_retries_under_a_new_lease import CALLS, TOOL, prepare
 from tests.service.walk import METHODS
+from tests.trees.yard import chunk
 
 import stateward.v1
 from stateward.testing import run_daemon
@@ -31,6 +32,7 @@ from stateward.v1.call_service_pb2 import StreamedCall
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, VersionRef
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, TreeObjects, WriteObjectsRequest
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest
 from stateward_sidecar.service.methods import METHODS as FACTS
@@ -205,6 +207,7 @@ ASKED: dict[str, Callable[[Place], Any]] = {
     "AcquireLease": lambda _: l.AcquireLeaseRequest(holder=TOOL),
     "ReleaseLease": lambda _: l.ReleaseLeaseRequest(),
     "WriteBlob": lambda _: BlobBegin(),
+    "WriteObjects": lambda _: ObjectsBegin(),
     "DeleteTag": lambda _: t.DeleteTagRequest(tag="kept"),
     "DeleteThread": lambda _: t.DeleteThreadRequest(),
     "ForkThread": lambda _: t.ForkThreadRequest(new_thread=MADE["ForkThread"]),
@@ -229,6 +232,10 @@ def write(place: Place, name: str, asked: Any) -> Any:
     if name == "WriteBlob":
         messages = [WriteBlobRequest(begin=asked), WriteBlobRequest(data=b"x")]
         return wire.blobs.WriteBlob(iter(messages), timeout=TIMEOUT_S)
+    if name == "WriteObjects":
+        objects = TreeObjects(objects=[chunk(b"x")])
+        sent_ = [WriteObjectsRequest(begin=asked), WriteObjectsRequest(objects=objects)]
+        return wire.workspaces.WriteObjects(iter(sent_), timeout=TIMEOUT_S)
     if name == "Write":  # the stream breaks: else its end would give the lease back
         sent: queue.SimpleQueue[WriteRequest | None] = queue.SimpleQueue()
         sent.put(WriteRequest(open=asked))
@@ -391,7 +398,7 @@ def test_an_import_is_retried_with_the_uid(line: Place) -> None:
 
 
 # What they name cannot happen twice, so they keep no request id. CompleteEffect knows its claim.
-UNKEPT = {"ReleaseLease", "WriteBlob", "DeleteThread"}
+UNKEPT = {"ReleaseLease", "WriteBlob", "WriteObjects", "DeleteThread"}
 
 
 @pytest.mark.parametrize("name", sorted(RULES.keys() - UNKEPT))
@@ -430,6 +437,9 @@ def test_what_cannot_happen_twice_is_answered_as_done(line: Place, name: str) ->
             assert (first.existed, again.existed, again.blob, again.receipt) == (
                 False, True, first.blob, first.receipt,
             )  # fmt: skip
+        case "WriteObjects":
+            assert (first.written, first.existed, again.written, again.existed) == (1, 0, 0, 1)
+            assert again.receipt == first.receipt
     assert line.wire.entries_written() == before
 
 

@@ -18,6 +18,7 @@ from tests.daemon.wire import THREAD, appends, refused, text
 from tests.service.agents import new_id
 from tests.service.conftest import Place
 from tests.service.test_leases_unexpected import methods
+from tests.trees.yard import chunk
 
 from stateward.v1 import backup_service_pb2 as b
 from stateward.v1 import blob_service_pb2 as blobs
@@ -32,6 +33,7 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, VersionRef
 from stateward.v1.effect_pb2 import EFFECT_STATE_NEW, Effect
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.record_pb2 import RecordWrite
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, TreeObjects, WriteObjectsRequest
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.service.methods import RULES, Head, Lease, RequestId
 
@@ -117,6 +119,7 @@ REQUESTS: dict[str, Callable[[Place], Any]] = {
     "AcquireLease": lambda _: l.AcquireLeaseRequest(holder=HOLDER),
     "ReleaseLease": lambda _: l.ReleaseLeaseRequest(),
     "WriteBlob": lambda _: blobs.BlobBegin(sha256=hashlib.sha256(b"x").digest()),
+    "WriteObjects": lambda _: ObjectsBegin(),
     "ForkThread": lambda _: t.ForkThreadRequest(new_thread="copy"),
     "ImportThread": lambda _: b.ImportBegin(),
     "PruneThread": lambda _: t.PruneThreadRequest(versions={"spans": [{"first": 2, "last": 2}]}, move_heads=True),
@@ -182,6 +185,9 @@ def call(place: Place, name: str, thread: str = THREAD, branch: str = "", **opti
         return list(make(iter([w.WriteRequest(open=request)])))
     if name == "WriteBlob":
         return make(iter([blobs.WriteBlobRequest(begin=request), blobs.WriteBlobRequest(data=b"x")]))
+    if name == "WriteObjects":
+        objects = TreeObjects(objects=[chunk(b"x")])
+        return make(iter([WriteObjectsRequest(begin=request), WriteObjectsRequest(objects=objects)]))
     if name == "ImportThread":
         return make(iter([b.ImportThreadRequest(begin=request), *exported(place)]))
     return make(request)
@@ -263,7 +269,7 @@ def test_a_thread_is_made(place: Place, name: str) -> None:
     prepare(place)
     made = {"ForkThread": "copy"}.get(name, "new")
     is_made = is_said(rows()[name].thread, MADE)
-    if is_made and name != "WriteBlob":
+    if is_made and name not in ("WriteBlob", "WriteObjects"):
         call(place, name, thread="newer")
     elif is_said(rows()[name].thread, MAY_BE_MISSING):
         assert not call(place, name, thread="missing").receipt.uid
