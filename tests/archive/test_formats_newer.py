@@ -14,8 +14,9 @@ from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, KeyObje
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN
 from stateward_sidecar.archive.fleet.repair import Repairer
 from stateward_sidecar.archive.objects import heads, packs
+from stateward_sidecar.archive.objects.formats import ROTATED_FORMAT
 from stateward_sidecar.archive.objects.holds import Hold
-from stateward_sidecar.archive.objects.keys import ROTATED_FORMAT, slot_of
+from stateward_sidecar.archive.objects.keys import slot_of
 from stateward_sidecar.archive.objects.packs import pack_snapshot
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, ROOT_KEY
 from stateward_sidecar.errors import NewerFormat, StartError

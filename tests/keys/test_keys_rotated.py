@@ -170,6 +170,32 @@ def test_a_readiness_that_follows(tmp_path: Path) -> None:
             pass
 
 
+def test_a_changed_format_stops_a_rotation(tmp_path: Path) -> None:
+    """No command goes on with an archive whose `_format` somebody changed. The seal of the right one is good before,
+    during and after a rotation."""
+    old, new, bucket = key_file(tmp_path, "old"), key_file(tmp_path, "new"), tmp_path / "bucket"
+    place, path = ("--archive", f"file://{bucket}"), bucket / "v1/_format"
+    with run_daemon(tmp_path / "a", key_file=old, archive=f"file://{bucket}", **FAST) as daemon:
+        old_id = key_of(daemon)
+        daemon.stop()
+    commands = {
+        "list": (*place, "--key-file", old), "rotate": (*place, "--key-file", old, "--to", f"file:{new}"),
+        "retire": (old_id, *place, "--key-file", new),
+    }  # fmt: skip
+    for name, arguments in commands.items():
+        kept, before = path.read_bytes(), {each: each.read_bytes() for each in bucket.rglob("v1/_keys/root")}
+        form = ArchiveFormat.FromString(kept)
+        form.create_time_us += 1
+        path.write_bytes(form.SerializeToString())
+        assert "_format was changed without the archive's key" in run("keys", name, *arguments).err
+        assert {each: each.read_bytes() for each in bucket.rglob("v1/_keys/root")} == before
+        path.write_bytes(kept)
+        keys(name, *arguments)
+    for name in "ab":
+        with run_daemon(tmp_path / name, key_file=new, archive=f"file://{bucket}") as daemon, daemon.client() as client:
+            assert not [each for each in client.archive.verify() if each.finding is not None]
+
+
 def test_data_without_an_archive(tmp_path: Path) -> None:
     """They take the new key alone, in one step, while no daemon runs. Data with an archive are not changed alone."""
     old, new, data = key_file(tmp_path, "old"), key_file(tmp_path, "new"), tmp_path / "data"

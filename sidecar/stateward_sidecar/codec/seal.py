@@ -167,5 +167,9 @@ class NameKey:
         """16 bytes for a namespace. Use it on the root's name key."""
         return self._hash(b"namespace", name.encode())
 
+    def sign(self, purpose: bytes, data: bytes) -> bytes:
+        """32 bytes that only who has this key can make of data that lie in clear."""
+        return hmac.digest(self._key, length_prefixed(purpose, data), "sha256")
+
     def _hash(self, *parts: bytes) -> bytes:
         return hmac.digest(self._key, length_prefixed(*parts), "sha256")[:HASH_BYTES]

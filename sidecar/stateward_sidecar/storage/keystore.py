@@ -201,6 +201,11 @@ class KeyStore:
             self._dirty = True
         (self._leaving.add if is_leaving else self._leaving.discard)(uid)
 
+    @property
+    def root_names(self) -> NameKey:
+        """The root name key, which no rotation changes."""
+        return self._root_names
+
     def derive(self, purpose: bytes) -> bytes:
         """A key of 32 bytes for another purpose, the same at every start."""
         return hmac.digest(self._root_key, purpose, "sha256")

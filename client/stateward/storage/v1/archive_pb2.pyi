@@ -251,15 +251,17 @@ class KeyWrap(_message.Message):
     def __init__(self, wrapping_id: _Optional[bytes] = ..., wrapped: _Optional[bytes] = ...) -> None: ...
 
 class ArchiveFormat(_message.Message):
-    __slots__ = ("format", "min_reader", "min_writer", "create_time_us", "archive_id")
+    __slots__ = ("format", "min_reader", "min_writer", "create_time_us", "archive_id", "seal")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     MIN_READER_FIELD_NUMBER: _ClassVar[int]
     MIN_WRITER_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_US_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FIELD_NUMBER: _ClassVar[int]
     format: int
     min_reader: int
     min_writer: int
     create_time_us: int
     archive_id: bytes
-    def __init__(self, format: _Optional[int] = ..., min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., create_time_us: _Optional[int] = ..., archive_id: _Optional[bytes] = ...) -> None: ...
+    seal: bytes
+    def __init__(self, format: _Optional[int] = ..., min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., create_time_us: _Optional[int] = ..., archive_id: _Optional[bytes] = ..., seal: _Optional[bytes] = ...) -> None: ...

@@ -26,9 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from google.protobuf.message import DecodeError
-
-from stateward.storage.v1.archive_pb2 import ArchiveFormat, ArchiveHead, ObjectRef
+from stateward.storage.v1.archive_pb2 import ArchiveHead, ObjectRef
 from stateward.v1.archive_service_pb2 import CollectGarbageRequest, CollectGarbageResponse
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward.v1.write_pb2 import WriteOptions
@@ -36,15 +34,14 @@ from stateward_sidecar import security
 from stateward_sidecar.archive.fleet.fleet import Fleet, Found, Survey, in_chunks, object_refs
 from stateward_sidecar.archive.fleet.reread import CountedFetcher
 from stateward_sidecar.archive.objects.fetch import Seen
+from stateward_sidecar.archive.objects.formats import ROTATED_FORMAT, open_format, read_format
 from stateward_sidecar.archive.objects.heads import check_writable, is_over
 from stateward_sidecar.archive.objects.holds import ArchiveState, Name
-from stateward_sidecar.archive.objects.keys import ROTATED_FORMAT
 from stateward_sidecar.archive.requests.metered import PARALLEL
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, THREAD_KEYS, Place, is_blob, origin_of, whole_of
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
-    Corrupt,
     FeatureUnavailable,
     NotOwner,
     StatewardError,
@@ -109,17 +106,16 @@ class Collector:
 
     def _check_format(self) -> None:
         """Raises FeatureUnavailable if a newer version wrote the archive: it may name objects in ways unknown here.
-        Raises ArchiveUnavailable if the archive is not there."""
+        Raises ArchiveUnavailable if the archive is not there, and Corrupt if somebody changed `_format`."""
         self._state.wire.check_there()
-        try:
-            form = ArchiveFormat.FromString(self._state.wire.get(FORMAT_KEY).data)
-        except DecodeError:
-            raise Corrupt("the archive's _format object cannot be read, so nothing is removed") from None
+        data = self._state.wire.get(FORMAT_KEY).data
+        form = read_format(data)
         if max(form.min_reader, form.min_writer) > ROTATED_FORMAT:
             raise FeatureUnavailable(
                 f"the archive has format {max(form.min_reader, form.min_writer)} and this version knows formats up to "
                 f"{ROTATED_FORMAT}, so nothing is removed"
             )
+        open_format(data, self._state.context.keystore.root_names)
 
 
 class _Run:

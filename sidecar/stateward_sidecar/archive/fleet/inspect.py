@@ -31,7 +31,7 @@ from stateward_sidecar.archive.objects.packs import (
     is_pack,
     open_tail,
 )
-from stateward_sidecar.archive.objects.start import missing
+from stateward_sidecar.archive.objects.start import find_change, missing
 from stateward_sidecar.archive.requests.places import Place, whole_sizes
 from stateward_sidecar.bucket.base import ObjectNotFound
 from stateward_sidecar.codec.entry import Entry
@@ -67,6 +67,8 @@ class Inspector:
         else:
             for key in missing(self._state.wire):
                 message = f"{key} is missing in the archive; a sidecar without data cannot use the archive"
+                yield self._progress(VerifyFinding(reason=ERROR_REASON_CORRUPT, message=message))
+            if message := find_change(self._state.context, self._state.wire):
                 yield self._progress(VerifyFinding(reason=ERROR_REASON_CORRUPT, message=message))
             for _ in self._fleet.survey(request.namespace, survey):
                 yield self._progress()

@@ -23,11 +23,18 @@ from datetime import UTC, datetime
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyUser
-from stateward_sidecar.archive.objects.keys import ROTATED_FORMAT, check_format, key_object, slots_of
+from stateward_sidecar.archive.objects.formats import (
+    ROTATED_FORMAT,
+    check_format,
+    open_format,
+    pack_format,
+    read_format,
+)
+from stateward_sidecar.archive.objects.keys import key_object, slots_of
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, KEY_USERS, ROOT_KEY, user_key
 from stateward_sidecar.bucket.base import ObjectChanged
-from stateward_sidecar.codec.seal import KEY_BYTES, Cipher, open_record, seal_record
+from stateward_sidecar.codec.seal import KEY_BYTES, Cipher, NameKey, open_record, seal_record
 from stateward_sidecar.errors import Corrupt, StartError
 from stateward_sidecar.storage.keystore import open_root, wrap_root, wrapping_id, wrapping_id_of
 from stateward_sidecar.storage.secretfiles import fingerprint
@@ -58,11 +65,27 @@ class RootKeys:
 
 def list_keys(wire: Wire, key: bytes) -> RootKeys:
     """Returns the keys that wrap the root, and the sidecars. Raises StartError, ArchiveUnavailable."""
-    form, _ = _read_format(wire)
     slots, _ = _read_root(wire)
     root = _open(slots, key)
+    form, _ = _read_format(wire, root)
     users = sorted(_users(wire, root), key=lambda user: (user.owner_id, user.start))
     return RootKeys(form.archive_id.hex(), tuple(map(_key_id, slots)), tuple(users))
+
+
+def find_archive_id(wire: Wire, key: bytes) -> str:
+    """Returns the id of an archive in hex; empty = there is none yet. Whether somebody changed it is known if the key
+    opens the archive; b"" = no key. Raises StartError, ArchiveUnavailable."""
+    found = wire.find(FORMAT_KEY)
+    if found is None:
+        return ""
+    rooted = wire.find(ROOT_KEY) if key else None
+    try:
+        slots = slots_of(rooted.data) if rooted is not None else []
+        root = next(filter(None, (open_root(slot, key) for slot in slots)), None)
+        form = open_format(found.data, NameKey(root[KEY_BYTES:])) if root else read_format(found.data)
+    except Corrupt as error:
+        raise StartError(f"--archive: {error.message}") from None
+    return form.archive_id.hex()
 
 
 def rotate(wire: Wire, key: bytes, other: bytes) -> bool:
@@ -74,7 +97,7 @@ def rotate(wire: Wire, key: bytes, other: bytes) -> bool:
         if any(wrapping_id_of(slot) == wrapping_id(other) for slot in slots):
             _open(slots, other)
             return False
-        _raise_format(wire)
+        _raise_format(wire, root)
         try:
             wire.replace(ROOT_KEY, key_object(*slots, wrap_root(root, other)), etag)
             return True
@@ -89,6 +112,7 @@ def retire(wire: Wire, key: bytes, key_id: str, *, is_forced: bool) -> None:
     for _ in range(TRIES_MAX):
         slots, etag = _read_root(wire)
         root = _open(slots, key)
+        _read_format(wire, root)
         if key_id not in map(_key_id, slots):
             raise StartError(f"the key {key_id} does not open this archive; {_told(slots)}")
         if key_id == fingerprint(key):
@@ -156,28 +180,27 @@ def _key_id(slot: bytes) -> str:
     return wrapping_id_of(slot)[:_ID_BYTES].hex()
 
 
-def _read_format(wire: Wire) -> tuple[ArchiveFormat, str]:
+def _read_format(wire: Wire, root: bytes) -> tuple[ArchiveFormat, str]:
     found = wire.find(FORMAT_KEY)
+    if found is None:
+        raise StartError("--archive: there is no archive at this URL, or it lost its _format object")
     try:
-        form = ArchiveFormat.FromString(found.data) if found is not None else None
-    except DecodeError:
-        form = None
-    if found is None or form is None:
-        raise StartError("--archive: there is no archive at this URL, or its _format object cannot be read")
-    check_format(form)
-    return form, found.etag
+        check_format(read_format(found.data))
+        return open_format(found.data, NameKey(root[KEY_BYTES:])), found.etag
+    except Corrupt as error:
+        raise StartError(f"--archive: {error.message}") from None
 
 
-def _raise_format(wire: Wire) -> None:
+def _raise_format(wire: Wire, root: bytes) -> None:
     for _ in range(TRIES_MAX):
-        form, etag = _read_format(wire)
+        form, etag = _read_format(wire, root)
         if min(form.min_reader, form.min_writer) >= ROTATED_FORMAT:
             return
         form.min_reader = form.min_writer = form.format = ROTATED_FORMAT
         try:
-            wire.replace(FORMAT_KEY, form.SerializeToString(), etag)
+            wire.replace(FORMAT_KEY, pack_format(form, NameKey(root[KEY_BYTES:])), etag)
         except ObjectChanged:
             continue
-    form, _ = _read_format(wire)
+    form, _ = _read_format(wire, root)
     if min(form.min_reader, form.min_writer) < ROTATED_FORMAT:
         raise StartError("the archive's _format object changes all the time; try again")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyObject
-from stateward_sidecar.archive.objects.heads import FORMAT
+from stateward_sidecar.archive.objects.formats import pack_format
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, ROOT_KEY, Place, namespace_key, namespace_prefix
 from stateward_sidecar.bucket.base import ObjectExists
@@ -42,9 +42,6 @@ from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import UID_BYTES
 from stateward_sidecar.telemetry import log
 
-ROTATED_FORMAT = FORMAT + 1
-"""That of an archive with a key object that has two wraps; a version before it reads only the first one."""
-
 
 @dataclass(frozen=True, slots=True)
 class ThreadKey:
@@ -54,45 +51,9 @@ class ThreadKey:
     data_key: bytes = field(repr=False)
 
 
-def agree_on_format(wire: Wire, now_us: int, archive_id: bytes = b"") -> ArchiveFormat:
-    """Returns the archive's format object, and creates it if it is missing. ``archive_id``: the one that a new archive
-    gets; empty = a random one.
-
-    Raises StartError if the object cannot be read, or if this version must not use the archive.
-    """
-    made = ArchiveFormat(
-        format=FORMAT, min_reader=FORMAT, min_writer=FORMAT, create_time_us=now_us,
-        archive_id=archive_id or os.urandom(UID_BYTES),
-    )  # fmt: skip
-    found = wire.find(FORMAT_KEY)
-    if found is None:
-        try:
-            wire.create(FORMAT_KEY, made.SerializeToString())
-            log.info("there was no archive here, so a new one was made; --archive-must-exist refuses that")
-            return made
-        except ObjectExists:
-            found = wire.get(FORMAT_KEY)
-    try:
-        form = ArchiveFormat.FromString(found.data)
-    except DecodeError:
-        raise StartError("the archive's _format object cannot be read: is this URL an archive of Stateward?") from None
-    check_format(form)
-    return form
-
-
-def check_format(form: ArchiveFormat) -> None:
-    """Raises StartError if this version must not use the archive."""
-    needed = max(form.min_reader, form.min_writer)
-    if needed > ROTATED_FORMAT:
-        raise StartError(
-            f"the archive needs a version of Stateward that knows format {needed}; this version knows format "
-            f"{ROTATED_FORMAT}"
-        )
-
-
 def put_back(wire: Wire, keystore: KeyStore, form: ArchiveFormat, keys: list[str]) -> None:
     """Creates lost objects of the archive again (``keys``) from what this store knows since it joined the archive."""
-    bodies = {FORMAT_KEY: form.SerializeToString(), ROOT_KEY: key_object(keystore.root_slot())}
+    bodies = {FORMAT_KEY: pack_format(form, keystore.root_names), ROOT_KEY: key_object(keystore.root_slot())}
     for key in keys:
         with suppress(ObjectExists):
             wire.create(key, bodies[key])

@@ -1,8 +1,9 @@
 """Before the daemon is ready: checks that the bucket is fit, and that archive and store belong together.
 
-The first sidecar that finds no archive in the bucket makes one. Two objects mark an archive: its format and its root
-key. If one of them is missing although the bucket has other objects, or although this store has joined the archive
-before, the object was lost. The start is then refused, because a second root key would start every thread again.
+The first sidecar that finds no archive in the bucket makes one. Two objects mark an archive: its root key, and its
+format, which the root seals. If one of them is missing although the bucket has other objects, or although this store
+has joined the archive before, the object was lost. The start is then refused, because a second root key would start
+every thread again. It is also refused if somebody without the key changed the format.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from __future__ import annotations
 import lmdb
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
-from stateward_sidecar.archive.objects.keys import agree_on_format, agree_on_root, find_root, put_back
+from stateward_sidecar.archive.objects.formats import agree_on_format, check_format, is_same, open_format, read_format
+from stateward_sidecar.archive.objects.keys import agree_on_root, find_root, put_back
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, KEY_USERS, ROOT, ROOT_KEY
 from stateward_sidecar.bucket.base import Bucket, BucketError, BucketUnfit
 from stateward_sidecar.bucket.probe import probe_bucket
-from stateward_sidecar.errors import ArchiveUnavailable, StartError
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, StartError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.files import PLACE_BYTES, place_of
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.store import Store
+from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import rows
 from stateward_sidecar.telemetry import log
 from stateward_sidecar.tracebacks import told
@@ -28,6 +31,10 @@ from stateward_sidecar.tracebacks import told
 BOOT_ID_BYTES = 16
 # A process records what it shipped within about a second, so only the last few can be missing in a thread's row.
 BOOTS_KEPT = 256
+_SET_BACK = (
+    f"{FORMAT_KEY} was changed since this data joined the archive; put it back from a copy of the bucket, or remove it "
+    "and start once with --archive-put-back"
+)
 
 
 def expect_archive(wire: Wire, url: str) -> None:
@@ -65,9 +72,7 @@ def join(
     A store that has joined before starts without an answer, so that commits do not depend on the bucket. With
     ``puts_back`` such a store puts the archive's format and root key back if they were lost.
     """
-    with store.context.engine.read() as txn:
-        row = txn.get(layout.ARCHIVE_KEY)
-        known = ArchiveFormat.FromString(bytes(row)) if row is not None else None
+    known = _known(store.context)
     try:
         if known is None:
             probe_bucket(bucket)
@@ -76,15 +81,9 @@ def join(
             if not puts_back:
                 raise _lost(lost)
             put_back(wire, store.context.keystore, known, lost)
-        form = agree_on_format(wire, store.context.clock.now_us(), bytes.fromhex(archive_id))
-        if known is not None and known.archive_id != form.archive_id:
-            raise StartError(
-                "--archive: the data in this directory belong to another archive; give its URL, or another --data-dir"
-            )
-        if known is not None:
-            _check_unchanged(known, form)
-        _check_bound(archive_id, form)
-        agree_on_root(wire, store.context.keystore, key)
+        form = _agree(store.context, wire, key, known, archive_id)
+    except Corrupt as error:
+        raise StartError(f"--archive: {error.message}") from None
     except BucketUnfit as error:
         raise StartError(f"--archive: the bucket is not fit: {error.message}") from None
     except BucketError as error:
@@ -104,6 +103,32 @@ def join(
     return form.archive_id.hex()
 
 
+def _agree(
+    context: Context, wire: Wire, key: bytes, known: ArchiveFormat | None, archive_id: str
+) -> ArchiveFormat:
+    """Makes sure that store and archive have the same root and the same format, and makes those of a new archive."""
+    found, keystore = wire.find(FORMAT_KEY), context.keystore
+    if found is not None:  # the root of another archive is not taken
+        _check_fits(known, archive_id, read_format(found.data))
+    elif known is not None:
+        raise _lost([FORMAT_KEY])
+    agree_on_root(wire, keystore, key)
+    form = agree_on_format(wire, keystore.root_names, found, context.clock.now_us(), bytes.fromhex(archive_id))
+    _check_fits(known, archive_id, form)
+    if known is not None and not is_same(known, form):
+        raise StartError(f"--archive: {_SET_BACK}")
+    return form
+
+
+def _check_fits(known: ArchiveFormat | None, archive_id: str, form: ArchiveFormat) -> None:
+    check_format(form)
+    if known is not None and known.archive_id != form.archive_id:
+        raise StartError(
+            "--archive: the data in this directory belong to another archive; give its URL, or another --data-dir"
+        )
+    _check_bound(archive_id, form)
+
+
 def _check_bound(archive_id: str, form: ArchiveFormat) -> None:
     """Raises StartError if a wrapped key file is for another archive."""
     if archive_id and archive_id != form.archive_id.hex():
@@ -113,22 +138,23 @@ def _check_bound(archive_id: str, form: ArchiveFormat) -> None:
         )
 
 
-def _check_unchanged(known: ArchiveFormat, form: ArchiveFormat) -> None:
-    """Raises StartError if somebody changed the format object since this store joined the archive: an upgrade raises
-    the formats in it, and may add fields, and nothing else ever changes. The object is in clear, so a store that has
-    not joined cannot tell."""
-    raised, found = ArchiveFormat(), ArchiveFormat()
-    raised.CopyFrom(known)
-    found.CopyFrom(form)
-    for field in ("format", "min_reader", "min_writer"):
-        setattr(raised, field, max(getattr(known, field), getattr(form, field)))
-    if form.format > known.format:
-        found.DiscardUnknownFields()
-    if raised.SerializeToString(deterministic=True) != found.SerializeToString(deterministic=True):
-        raise StartError(
-            f"--archive: {FORMAT_KEY} was changed since this data joined the archive; put it back from a copy of the "
-            "bucket, or remove it and start once with --archive-put-back"
-        )
+def find_change(context: Context, wire: Wire) -> str:
+    """Returns what is wrong with the archive's format object, by its seal and by what this store knows of it; empty =
+    nothing. Raises ArchiveUnavailable."""
+    known, found = _known(context), wire.find(FORMAT_KEY)
+    if found is None:
+        return ""  # which `missing` tells
+    try:
+        form = open_format(found.data, context.keystore.root_names)
+    except Corrupt as error:
+        return error.message
+    return "" if known is None or is_same(known, form) else _SET_BACK
+
+
+def _known(context: Context) -> ArchiveFormat | None:
+    with context.engine.read() as txn:
+        row = txn.get(layout.ARCHIVE_KEY)
+        return ArchiveFormat.FromString(bytes(row)) if row is not None else None
 
 
 def missing(wire: Wire) -> list[str]:
