@@ -6,7 +6,8 @@
     {"do": "retire", "key": …, "archive": …, "key_id": "0123456789abcdef", "force": false}
 
 ``from`` names the key file whose key is wrapped, plain or wrapped; empty = a new key. Without ``archive`` the new file
-is for the archive of ``from``, or for one that is still to be made. Exit code 1 with one line on stderr says what is
+is for the archive of ``from``, or for one that is still to be made. A key that the same service has wrapped stays there
+if it can. Exit code 1 with one line on stderr says what is
 wrong.
 """
 
@@ -20,14 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
-from stateward.storage.v1.archive_pb2 import ArchiveFormat
 from stateward_sidecar import hardening
 from stateward_sidecar.archive.fleet import rootkeys
 from stateward_sidecar.archive.requests.metered import Wire
-from stateward_sidecar.archive.requests.places import FORMAT_KEY
-from stateward_sidecar.bucket.base import BucketError, ObjectNotFound
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
 from stateward_sidecar.clock import Clock
@@ -35,10 +31,10 @@ from stateward_sidecar.errors import ArchiveUnavailable, StartError
 from stateward_sidecar.settings import KeySource, parse_source
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.engine import Engine
-from stateward_sidecar.storage.keysource import Key, open_key, wrap_key
+from stateward_sidecar.storage.keysource import Key, open_key, rewrap_key, wrap_key
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.secretfiles import KEY_BYTES, fingerprint
-from stateward_sidecar.storage.wrappedkey import PROVIDERS, write_wrapped
+from stateward_sidecar.storage.wrappedkey import PROVIDERS, WrappedKey, is_wrapped, read_wrapped, write_wrapped
 from stateward_sidecar.store.store import KEYS_FILE
 
 MAP_BYTES = 64 << 30
@@ -57,7 +53,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def wrap(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+def wrap(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
     """Writes a wrapped key file. Returns what is in it. Raises StartError."""
     provider, _, name = order["with"].partition(":")
     path = Path(order["file"])
@@ -65,17 +61,40 @@ def wrap(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, 
         raise StartError("--with: write awskms:KEY, the key's ARN or alias, or vault:MOUNT/NAME")
     if path.exists():
         raise StartError(f"{path} exists already, and may hold the key to data; give another name")
-    if order["from"]:
-        key = open_key(KeySource("file", str(Path(order["from"]).absolute())), patience_s=PATIENCE_S)
-    else:
+    source = Path(order["from"]).absolute() if order["from"] else None
+    wrapped = _rewrap(source, provider, name, order["archive"], environment) if source is not None else None
+    is_rewrapped = wrapped is not None
+    if wrapped is None:
         key = Key(os.urandom(KEY_BYTES))
-    archive_id = _find_archive(order["archive"], environment) if order["archive"] else ""
-    wrapped = wrap_key(provider, name, key.data, archive_id or key.archive_id)
+        if source is not None:
+            key = open_key(KeySource("file", str(source)), patience_s=PATIENCE_S)
+        archive_id = _find_archive(order["archive"], environment, key.data)
+        wrapped = wrap_key(provider, name, key.data, archive_id or key.archive_id)
     write_wrapped(path, wrapped)
     return {
         "file": str(path), "key_id": wrapped.key_id, "provider": provider, "key": wrapped.key,
-        "archive_id": wrapped.archive_id,
+        "archive_id": wrapped.archive_id, "rewrapped": is_rewrapped,
     }  # fmt: skip
+
+
+def _rewrap(
+    source: Path, provider: str, name: str, archive: str, environment: Mapping[str, str]
+) -> WrappedKey | None:
+    """Lets the service that has wrapped a key wrap it anew, so that the key stays there; None if it must be opened."""
+    if not is_wrapped(source):
+        return None
+    wrapped = read_wrapped(source)
+    if wrapped.provider != provider or _find_archive(archive, environment) not in ("", wrapped.archive_id):
+        return None
+    return rewrap_key(wrapped, name)
+
+
+def _find_archive(url: str, environment: Mapping[str, str], key: bytes = b"") -> str:
+    """Returns the id of an archive in hex; empty = there is none at this URL yet, or no URL."""
+    if not url:
+        return ""
+    with _wire(url, environment) as wire:
+        return rootkeys.find_archive_id(wire, key)
 
 
 def list_all(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -156,21 +175,6 @@ def _wire(url: str, environment: Mapping[str, str]) -> Iterator[Wire]:
         yield wire
     finally:
         wire.close()
-
-
-def _find_archive(url: str, environment: Mapping[str, str]) -> str:
-    """Returns the id of an archive in hex; empty = there is none at this URL yet."""
-    bucket = open_bucket(url, environment, Clock(), Patience(deadline_s=PATIENCE_S), must_exist=True)
-    try:
-        return ArchiveFormat.FromString(bucket.get(FORMAT_KEY).data).archive_id.hex()
-    except ObjectNotFound:
-        return ""
-    except BucketError as error:
-        raise StartError(f"--archive: {error.message}") from None
-    except DecodeError:
-        raise StartError("--archive: its _format object cannot be read") from None
-    finally:
-        bucket.close()
 
 
 if __name__ == "__main__":

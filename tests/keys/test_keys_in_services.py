@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import stateward
 from stateward.admin import Verdict
 from stateward.storage.v1.archive_pb2 import ArchiveFormat
 from stateward.testing import Daemon, run_daemon
+from stateward_sidecar import keytool
 from stateward_sidecar.errors import StartError
 from stateward_sidecar.settings import KeySource
 from stateward_sidecar.storage import kms
@@ -91,6 +94,11 @@ def test_a_key_that_data_have_already(short: Path, service: Service) -> None:
         key_id = key_of(daemon)
     found = made("wrap", plain, wrapped, "--with", service.given, "--archive", archive)
     assert (found["key_id"], found["archive_id"]) == (key_id, read_archive_id(short / "bucket"))
+    kept = (short / "bucket/v1/_format").read_bytes()
+    (short / "bucket/v1/_format").write_bytes(kept.replace(bytes.fromhex(found["archive_id"]), bytes(16)))
+    refused = run("keys", "wrap", plain, short / "no", "--with", service.given, "--archive", archive, **variables())
+    assert "_format was changed without" in refused.err
+    (short / "bucket/v1/_format").write_bytes(kept)
     with run_daemon(key_file=plain, archive=f"file://{short}/other"):
         pass
     plain.unlink()
@@ -128,6 +136,83 @@ def test_from_one_service_to_another(
     assert opened == open_key(KeySource("vault", str(tmp_path / "second")))
     with pytest.raises(StartError, match="awskms has wrapped this key; write awskms:"):
         open_key(KeySource("vault", str(tmp_path / "first")), sleep=never)
+
+
+def test_a_key_that_stays_in_its_service(
+    tmp_path: Path, aws: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrapped key goes to another key of AWS KMS, which keeps it for itself. It is the same one, for one archive,
+    and the service still authenticates that."""
+    way = reached(aws, monkeypatch)
+    first, second = tmp_path / "first", tmp_path / "second"
+    new = made("new", first, "--with", aws.given)
+    assert new["rewrapped"] is False
+    to = another_key(aws)
+    way.sent.clear()
+    moved = made("wrap", first, second, "--with", f"awskms:{to}")
+    assert moved == new | {"file": str(second), "key": to, "rewrapped": True}
+    assert b"TrentService.ReEncrypt" in way.sent
+    assert b"TrentService.Decrypt" not in way.sent
+    way.lock()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", aws.url)
+    assert read_wrapped(first).ciphertext != read_wrapped(second).ciphertext
+    assert open_key(KeySource("awskms", str(second))) == open_key(KeySource("file", str(first)))
+    content = json.loads(second.read_text())
+    second.write_text(json.dumps(content | {"archive_id": "0" * 32}))
+    with pytest.raises(kms.KeyRefused):
+        unwrap(read_wrapped(second), second)
+
+
+def reached(service: Service, monkeypatch: pytest.MonkeyPatch) -> Way:
+    """The way on which the service is reached from now on."""
+    way = Way(service.url)
+    url = f"http://127.0.0.1:{way.port}"
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, url if value == service.url else value)
+    return way
+
+
+def another_key(service: Service, region: str = "eu-central-1") -> str:
+    """Another key of AWS KMS."""
+    import boto3
+
+    client = boto3.client("kms", endpoint_url=service.url, region_name=region)
+    return str(client.create_key()["KeyMetadata"]["Arn"])
+
+
+@pytest.mark.parametrize("why", ["another region", "another archive", "no right", "Vault"])
+def test_a_key_that_must_leave_its_service(
+    tmp_path: Path, why: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key is opened and wrapped anew then, and the command does not say that it stayed."""
+    service: Service = request.getfixturevalue("vault" if why == "Vault" else "aws")
+    for name, value in service.environment.items():
+        monkeypatch.setenv(name, value)
+    first, second = tmp_path / "first", tmp_path / "second"
+    new, more = made("new", first, "--with", service.given), []
+    to = another_key(service, "us-east-1") if why == "another region" else service.key
+    if why == "another archive":
+        more = ["--archive", f"file://{tmp_path}/bucket"]
+        with run_daemon(key_file=write_key(tmp_path / "plain"), archive=more[1]):
+            new["archive_id"] = read_archive_id(tmp_path / "bucket")
+    if why == "no right":
+        monkeypatch.setattr(kms, "find_kms", without_rewrap(kms.find_kms))
+        monkeypatch.setattr("stateward_sidecar.storage.keysource.find_kms", kms.find_kms)
+        order = {"with": service.given, "file": str(second), "from": str(first), "archive": ""}
+        moved = keytool.wrap(order, os.environ)
+    else:
+        moved = made("wrap", first, second, "--with", f"{service.provider}:{to}", *more)
+    assert moved == new | {"file": str(second), "key": to}
+    assert open_key(KeySource("file", str(second))).data == open_key(KeySource("file", str(first))).data
+
+
+def without_rewrap(find_kms: Callable[[str], kms.Kms]) -> Callable[[str], kms.Kms]:
+    """Services that refuse to rewrap."""
+
+    def refuse(wrapped: object, key: str) -> None:
+        raise kms.KeyRefused(f"AccessDenied for {key}")
+
+    return lambda provider: replace(find_kms(provider), rewrap=refuse)
 
 
 def never(seconds: float) -> None:
@@ -173,6 +258,8 @@ class Way:
         self._listener: socket.socket | None = None
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self.sent = bytearray()
+        """What went to the service."""
         self.port = 0
         self.unlock()
 
@@ -207,13 +294,15 @@ class Way:
                 near, _ = listener.accept()
                 far = socket.create_connection(("127.0.0.1", self._to))
                 self._open += near, far
-                self._begin(_pass_on, near, far)
+                self._begin(partial(_pass_on, sent=self.sent), near, far)
                 self._begin(_pass_on, far, near)
 
 
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+def _pass_on(source: socket.socket, sink: socket.socket, sent: bytearray | None = None) -> None:
     with suppress(OSError):
         while data := source.recv(1 << 16):
+            if sent is not None:
+                sent += data
             sink.sendall(data)
     with suppress(OSError):
         sink.shutdown(socket.SHUT_WR)

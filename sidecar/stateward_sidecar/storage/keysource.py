@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stateward_sidecar.errors import StartError
@@ -92,6 +92,17 @@ def wrap_key(provider: str, name: str, key: bytes, archive_id: str = "") -> Wrap
     archive_id = archive_id or secrets.token_hex(16)
     full_name, ciphertext = find_kms(provider).wrap(name, key, {CONTEXT_NAME: archive_id})
     return WrappedKey(provider, full_name, archive_id, fingerprint(key), ciphertext)
+
+
+def rewrap_key(wrapped: WrappedKey, name: str) -> WrappedKey | None:
+    """Lets the service of a wrapped key wrap it with its key of this name, for the same archive, without giving the key
+    out; None if it does not. Raises KeyUnreachable, and KeyRefused if its package is missing."""
+    kms = find_kms(wrapped.provider)
+    try:
+        found = kms.rewrap(wrapped, name)
+    except KeyRefused:  # who may not rewrap may have the right to decrypt and encrypt
+        return None
+    return replace(wrapped, key=found[0], ciphertext=found[1]) if found is not None else None
 
 
 def _read_variable(name: str) -> bytes:

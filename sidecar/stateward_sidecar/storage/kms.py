@@ -1,7 +1,8 @@
 """Key management services: what each does with a key of 32 bytes. Its package is loaded only for those who use it.
 
-    awskms    AWS KMS, by boto3: Encrypt and Decrypt, with the context as encryption context
+    awskms    AWS KMS, by boto3: Encrypt, Decrypt and ReEncrypt, with the context as encryption context
     vault     the transit engine of Vault and OpenBao, by hvac: encrypt and decrypt, with the context as associated data
+              (its rewrap knows no associated data, and refuses such a ciphertext; OpenBao 2.7)
 
 The credentials are those that each service's own programs take from the environment.
 """
@@ -43,6 +44,9 @@ class Kms:
     ciphertext."""
     open: Callable[[WrappedKey], bytes]
     """Decrypts the key of a wrapped key file."""
+    rewrap: Callable[[WrappedKey, str], tuple[str, bytes] | None]
+    """Encrypts the key of a wrapped key file with the service's key of this name, for the same context, in the service:
+    nobody sees the key. Returns what ``wrap`` returns; None if the service has no way from the one key to the other."""
 
 
 def find_kms(provider: str) -> Kms:
@@ -98,7 +102,17 @@ def _aws() -> Kms:
         )  # fmt: skip
         return bytes(found["Plaintext"])
 
-    return Kms(wrap, unwrap)
+    def rewrap(wrapped: WrappedKey, key: str) -> tuple[str, bytes] | None:
+        if (_region(key) or boto3.Session().region_name) != _region(wrapped.key):
+            return None  # a request stays in its region
+        found = call(
+            wrapped.key, "re_encrypt", SourceKeyId=wrapped.key, CiphertextBlob=wrapped.ciphertext,
+            DestinationKeyId=key, SourceEncryptionContext=wrapped.context,
+            DestinationEncryptionContext=wrapped.context,
+        )  # fmt: skip
+        return str(found["KeyId"]), bytes(found["CiphertextBlob"])
+
+    return Kms(wrap, unwrap, rewrap)
 
 
 def _region(key: str) -> str | None:
@@ -146,7 +160,10 @@ def _vault() -> Kms:
         found = call(wrapped.key, "decrypt_data", wrapped.context, ciphertext=text)
         return base64.b64decode(found["plaintext"])
 
-    return Kms(wrap, unwrap)
+    def rewrap(wrapped: WrappedKey, key: str) -> None:
+        del wrapped, key
+
+    return Kms(wrap, unwrap, rewrap)
 
 
 def _log_in(hvac: Any) -> Any:

@@ -114,7 +114,8 @@ def wrap(
     """Wrap the key of a key file with a key of AWS KMS or Vault. The data keep their key, and nothing is rewritten.
 
     Needs no daemon. If the data have an archive, give its URL: the service binds the wrapped key to it, and the daemon
-    takes it for no other archive. A wrapped KEY is opened by its service and wrapped anew, for the same archive.
+    takes it for no other archive. A wrapped KEY is wrapped anew for the same archive. Within one service the key does
+    not leave it, if the service allows that; else it is opened, and wrapped by the other one.
 
     \b
     Examples:
@@ -251,6 +252,8 @@ def _tell_wrapped(found: dict[str, Any], *, as_json: bool) -> None:
         print_json(found)
         return
     say(f"{found['file']} holds the key {found['key_id']}, wrapped by {found['provider']} with {found['key']}")
+    if found["rewrapped"]:
+        say("The service wrapped it anew by itself: the key did not leave it.")
     say(f"It is for the archive {found['archive_id']}. Start the daemon with --key {found['provider']}:{found['file']}")
 
 
