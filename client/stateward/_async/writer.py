@@ -129,6 +129,7 @@ class AsyncWriter:
     async def __aenter__(self) -> Self:
         try:
             await self._run(self._writing.open())
+            await self._look(again=False)  # the thread may be new
         except BaseException:
             await self._drop()
             raise
@@ -195,6 +196,9 @@ class AsyncWriter:
         if self._call is not None:
             await self._call.close()
 
+    async def _look(self, *, again: bool) -> None:
+        await self._session.look("Write", self._writing.ref.namespace, self._writing.ref.thread, again=again)
+
     async def _perform(self, step: Step) -> Any:
         match step:
             case Put():
@@ -202,9 +206,12 @@ class AsyncWriter:
                     await self._call.put(step.message)
             case Take():
                 assert self._call is not None
-                return await self._call.take(step.seconds)
+                message = await self._call.take(step.seconds)
+                self._session.hear(self._writing.ref.namespace, self._writing.ref.thread, message)
+                return message
             case Dial():
                 await self._drop()
+                await self._look(again=self._call is not None)
                 self._call = WriterCall(self._session)
             case Run():
                 return await self._session.run(step.operation)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stateward._io.target import advice, find_fault, is_socket_missing
 from stateward._io.tls import Tls, find_tls_fault
@@ -87,6 +87,12 @@ class Reaching(Protocol[K_co]):
 
     def connected(self) -> K_co:
         """Returns the connection of this process and event loop, and opens one if there is none."""
+
+    def look(self, method: str, namespace: str, thread: str, *, again: bool) -> Any:
+        """Checks that the thread of a stream still has what was seen of it, before the stream is opened."""
+
+    def hear(self, namespace: str, thread: str, message: Any) -> None:
+        """Notes what a message of a stream says."""
 
 
 def upload_deadline_s(settings: Settings, content: Content) -> float | None:

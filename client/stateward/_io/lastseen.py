@@ -2,7 +2,8 @@
 
 The daemon cannot notice that its whole directory, or its bucket, was replaced by an older copy. Whoever keeps the
 digest of the last journal entry elsewhere can. At the first call about a thread, a client asks whether the thread still
-has the entry that the file names. It notes the entry of each answer.
+has the entry that the file names. It notes the entry of each answer. A stream is such a call, too, each time that it is
+opened again.
 
     {"namespace":"default","thread":"job","uid":"…","sequence":7,"digest":"…","archived":[6,"…"],"epoch":2}
 
@@ -38,8 +39,9 @@ from stateward.errors import (
 )
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE, ThreadInfo
-from stateward.v1.thread_service_pb2 import GetThreadRequest, WaitDurableRequest
+from stateward.v1.thread_service_pb2 import GetThreadRequest, WaitDurableRequest, WatchResponse
 from stateward.v1.write_pb2 import Receipt
+from stateward.v1.writer_service_pb2 import WriteResponse
 
 VARIABLE = "STATEWARD_LAST_SEEN"
 FILE_BYTES_MAX, LINES_MIN = 256 << 10, 1000
@@ -50,6 +52,8 @@ ORPHAN_MARK = "@@"
 """In the names of orphans, which have entries that their thread has not."""
 _NEW_THREADS = ("ForkThread", "ImportThread", "DeleteThread")
 """Whose answers are about another thread than the request names, or about none."""
+_STREAMS = ("Watch", "ReadHistory", "ReadBlob", "ExportThread", "Write")
+"""Those whose readers go on from what they read. Those that examine a store are to find more than this."""
 Name = tuple[str, str]
 Place = tuple[int, bytes]
 """A sequence, and the digest of its entry."""
@@ -129,18 +133,45 @@ class LastSeen:
                     yield from self._ask_epoch(name)
         return answer
 
-    def _ask_epoch(self, name: Name) -> Operation[None]:
-        """Asks once for the owner epoch of a thread that was seen: it tells a takeover from worse."""
+    def _ask_epoch(self, name: Name, *, is_new: bool = False) -> Operation[None]:
+        """Asks once for the owner epoch of a thread that was seen: it tells a takeover from worse. ``is_new``: also of
+        one that was not seen yet."""
         seen = self._seen.get(name)
-        if seen is None or seen.epoch or name in self._asked:
+        if name in self._asked or (not is_new if seen is None else seen.epoch):
             return
         self._asked.add(name)
         try:
             self._note(
                 name, (yield Call("GetThread", GetThreadRequest(namespace=name[0], thread=name[1]))), with_receipt=False
             )
+        except ThreadNotFound:
+            self._asked.discard(name)
         except StatewardError:
             return  # the caller has its answer
+
+    # Streams.
+
+    def opening(self, method: str, namespace: str, thread: str, *, again: bool) -> Operation[None]:
+        """Checks the thread of a stream before it is opened, and what is known of it. ``again``: the stream was open
+        and broke, and the daemon that comes back may have another store."""
+        name = namespace or "default", thread
+        if method not in _STREAMS or not _is_known_by_name(thread):
+            return
+        if again or name not in self._checked:
+            yield from self._check(name)
+        yield from self._ask_epoch(name, is_new=True)
+
+    def hear(self, namespace: str, thread: str, message: Any) -> None:
+        """Notes what a message of a stream says of its thread. Nobody is asked: whoever waits for the message may give
+        up at any moment, and must not lose it."""
+        name = namespace or "default", thread
+        if name not in self._asked and not getattr(self._seen.get(name), "epoch", 0):
+            return  # without its epoch, a save that a takeover loses would look like a store that was set back
+        if isinstance(message, WatchResponse):
+            for event in message.events:
+                self._note(name, event, with_receipt=False)
+        elif isinstance(message, WriteResponse):
+            self._note(name, message.saved.save if message.HasField("saved") else message.opened, with_receipt=True)
 
     # The check.
 
@@ -315,11 +346,12 @@ def _names(step: Step) -> list[Name]:
     request: Any = step.request
     several = request.saves if step.method == "BatchSave" else [request]
     named = [each for each in several if "thread" in each.DESCRIPTOR.fields_by_name]
-    return [
-        (each.namespace or "default", each.thread)
-        for each in named
-        if each.thread not in ("", "-") and ORPHAN_MARK not in each.thread
-    ]
+    return [(each.namespace or "default", each.thread) for each in named if _is_known_by_name(each.thread)]
+
+
+def _is_known_by_name(thread: str) -> bool:
+    """Whether a field names one thread, which is no orphan."""
+    return thread not in ("", "-") and ORPHAN_MARK not in thread
 
 
 def _answers(step: Call, answer: Any) -> list[Any]:

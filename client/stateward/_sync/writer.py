@@ -130,6 +130,7 @@ class Writer:
     def __enter__(self) -> Self:
         try:
             self._run(self._writing.open())
+            self._look(again=False)  # the thread may be new
         except BaseException:
             self._drop()
             raise
@@ -196,6 +197,9 @@ class Writer:
         if self._call is not None:
             self._call.close()
 
+    def _look(self, *, again: bool) -> None:
+        self._session.look("Write", self._writing.ref.namespace, self._writing.ref.thread, again=again)
+
     def _perform(self, step: Step) -> Any:
         match step:
             case Put():
@@ -203,9 +207,12 @@ class Writer:
                     self._call.put(step.message)
             case Take():
                 assert self._call is not None
-                return self._call.take(step.seconds)
+                message = self._call.take(step.seconds)
+                self._session.hear(self._writing.ref.namespace, self._writing.ref.thread, message)
+                return message
             case Dial():
                 self._drop()
+                self._look(again=self._call is not None)
                 self._call = WriterCall(self._session)
             case Run():
                 return self._session.run(step.operation)

@@ -14,6 +14,7 @@ from stateward._io.channel import Reaching
 from stateward._operations.steps import Pause
 from stateward._operations.streams import END, Open, Read, Reading
 from stateward.errors import StatewardError
+from stateward.v1.thread_service_pb2 import WatchRequest
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ class AsyncStream(Generic[T]):
         self._until = until
         self._reading = reading
         self._call: Any = None
+        self._asked: Any = None
         self._pid = os.getpid()
         self._closed = asyncio.Event()
 
@@ -86,16 +88,19 @@ class AsyncStream(Generic[T]):
     async def _perform(self, step: Open | Read | Pause) -> Any:
         match step:
             case Open():
-                self._open(step)
+                await self._open(step)
             case Read():
                 return await self._read()
             case Pause():
                 await asyncio.sleep(step.seconds)
         return None
 
-    def _open(self, step: Open) -> None:
+    async def _open(self, step: Open) -> None:
+        again, self._asked = self._call is not None, step.request
         if self._call is not None:
             self._call.cancel()
+        if hasattr(self._asked, "thread"):
+            await self._session.look(step.method, self._asked.namespace, self._asked.thread, again=again)
         connection = self._session.connected()
         self._call = connection.open(step.method, step.request)
         connection.streams.add(self)
@@ -111,6 +116,8 @@ class AsyncStream(Generic[T]):
             self._session.has_met_daemon |= bool(error.reason)
             raise
         self._session.has_met_daemon = True
+        if isinstance(self._asked, WatchRequest):
+            self._session.hear(self._asked.namespace, self._asked.thread, message)
         return message
 
 

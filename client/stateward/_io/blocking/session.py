@@ -182,6 +182,17 @@ class Session:
             hide_frames(error)
             raise
 
+    def look(self, method: str, namespace: str, thread: str, *, again: bool) -> None:
+        """Checks that the thread of a stream still has what was seen of it, before the stream is opened. Whoever opens
+        it tries again."""
+        if self._last_seen is not None:
+            drive(self._last_seen.opening(method, namespace, thread, again=again), self.perform)
+
+    def hear(self, namespace: str, thread: str, message: Any) -> None:
+        """Notes what a message of a stream says."""
+        if self._last_seen is not None:
+            self._last_seen.hear(namespace, thread, message)
+
     def perform(self, step: Call | Pause | Await) -> Any:
         """Carries out one step of an operation without retries."""
         try:

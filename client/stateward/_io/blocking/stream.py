@@ -16,6 +16,7 @@ from stateward._io.channel import Reaching
 from stateward._operations.steps import Pause
 from stateward._operations.streams import Open, Read, Reading
 from stateward.errors import StatewardError
+from stateward.v1.thread_service_pb2 import WatchRequest
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class Stream(Generic[T]):
         self._ending: threading.Timer | None = None
         self._reading = reading
         self._call: Any = None
+        self._asked: Any = None
         self._pid = os.getpid()
         self._closed = threading.Event()
 
@@ -97,8 +99,11 @@ class Stream(Generic[T]):
         return None
 
     def _open(self, step: Open) -> None:
+        again, self._asked = self._call is not None, step.request
         if self._call is not None:
             self._call.cancel()
+        if hasattr(self._asked, "thread"):
+            self._session.look(step.method, self._asked.namespace, self._asked.thread, again=again)
         connection = self._session.connected()
         self._call = connection.open(step.method, step.request)
         connection.streams.add(self)
@@ -113,6 +118,8 @@ class Stream(Generic[T]):
             self._session.has_met_daemon |= bool(error.reason)
             raise
         self._session.has_met_daemon = True
+        if isinstance(self._asked, WatchRequest):
+            self._session.hear(self._asked.namespace, self._asked.thread, message)
         return message
 
 
