@@ -3,6 +3,8 @@
 #   docker build -t stateward .
 #   docker run --read-only -v stateward-data:/var/lib/stateward -v stateward-socket:/run/stateward stateward
 #
+# For a key in AWS KMS, Vault or OpenBao it needs their packages: --build-arg SERVICES="aws vault", or one of the two.
+#
 # `make image-pin` adds the digest that the base has at the registry, which a release needs.
 
 ARG BASE=python:3.13-slim
@@ -17,6 +19,13 @@ RUN python3 -m venv /builder \
 RUN python3 -m venv --without-pip /opt/stateward \
     && /builder/bin/pip --python /opt/stateward/bin/python install --no-cache-dir --no-compile \
         --only-binary=:all: --require-hashes -r /requirements/requirements.txt
+ARG SERVICES=""
+# What they add to the list above, and the list of those parts.
+RUN for service in ${SERVICES}; do \
+        /builder/bin/pip --python /opt/stateward/bin/python install --no-cache-dir --no-compile --no-deps \
+            --only-binary=:all: --require-hashes -r "/requirements/${service}-requirements.txt" \
+        && install -D -m 0644 -t /opt/stateward/share "/requirements/${service}.cdx.json" || exit 1; \
+    done
 COPY . .
 RUN /builder/bin/python -m hatchling build -t wheel -d /wheels \
     && /builder/bin/pip --python /opt/stateward/bin/python install --no-cache-dir --no-deps --no-index /wheels/*.whl \

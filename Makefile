@@ -17,6 +17,7 @@ FRAMEWORKS := agent-framework-core google-adk langgraph langgraph-checkpoint lan
 .DEFAULT_GOAL := help
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 JS := packages/langgraph-js
+IMAGE_LISTS := requirements build-requirements aws-requirements vault-requirements
 .PHONY: help demo test test-fast test-grpc test-frameworks-newest test-langgraph-js examples lint types layers format generate generate-check proto proto-check proto-lint promtool apiserver azurite fake-gcs bench bench-peers plugins soak soak-tests mutants clean
 .PHONY: docs release audit sbom image-lock image-pin image-test package-test
 
@@ -94,13 +95,18 @@ image-test: .venv/ready-dev ## Build the image without a container engine, and r
 	@PATH=$(CURDIR)/$(BIN):$$PATH $(PY) -m pytest -rs -s tests/deploy/test_image.py -m 'soak or not soak'
 
 image-lock: .venv/ready-dev ## Pin what the image installs to the newest versions that pyproject.toml allows
-	@$(PIP) install uv
-	@for list in requirements build-requirements; do \
-		echo '# Versions and hashes for the image; `make image-lock` makes them anew.' >deploy/image/$$list.new; done
+	@$(PIP) install uv && mkdir -p build
+	@for list in $(IMAGE_LISTS); do \
+		echo '# What the image installs, with hashes. `make image-lock` makes it anew.' >deploy/image/$$list.new; done
 	@$(BIN)/uv pip compile $(LOCK) --extra sidecar --extra cli --extra jwt --extra metrics pyproject.toml >>deploy/image/requirements.new
 	@echo hatchling | $(BIN)/uv pip compile $(LOCK) - >>deploy/image/build-requirements.new
-	@for list in requirements build-requirements; do mv deploy/image/$$list.new deploy/image/$$list.txt; done
-
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --extra aws --extra vault \
+		--constraint deploy/image/requirements.new pyproject.toml >build/services.txt
+	@for service in aws vault; do $(BIN)/uv pip compile $(LOCK) --extra $$service \
+		--constraint deploy/image/requirements.new --constraint build/services.txt \
+		$$(sed -nE 's/^([a-z0-9.-]+)==.*/--no-emit-package \1/p' deploy/image/requirements.new) \
+		pyproject.toml >>deploy/image/$$service-requirements.new || exit 1; done
+	@for list in $(IMAGE_LISTS); do mv deploy/image/$$list.new deploy/image/$$list.txt; done
 	@$(PY) deploy/sbom.py
 
 sbom: .venv/ready-dev ## List the parts of the image in CycloneDX, from its pinned requirements

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 IMAGE = Path(__file__).resolve().parent / "image"
-LISTS = ("requirements.txt", "build-requirements.txt")
+LISTS = ("requirements.txt", "build-requirements.txt", "aws-requirements.txt", "vault-requirements.txt")
 # The databases, in this order: the next one is asked if one cannot be reached or knows no package.
 DATABASES = ("pypi", "osv")
 UNREACHABLE = re.compile(

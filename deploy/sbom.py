@@ -2,8 +2,9 @@
 
     python deploy/sbom.py [--check]
 
-Writes `deploy/image/stateward.cdx.json`, which lies in the image and beside the packages of a release. `--check` says
-whether the file is up to date. The list has a line for each part, so that a difference can be read. It has no part that
+Writes `deploy/image/stateward.cdx.json`, which lies in the image and beside the packages of a release, and a list of
+what each service for keys adds to an image that has it (`SERVICES` in the Dockerfile). `--check` says whether the files
+are up to date. The list has a line for each part, so that a difference can be read. It has no part that
 Linux does not need, and nothing of the day or the machine.
 """
 
@@ -20,13 +21,18 @@ from typing import Any
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-LIST, TARGET = ROOT / "deploy/image/requirements.txt", ROOT / "deploy/image/stateward.cdx.json"
+IMAGE = ROOT / "deploy/image"
+LISTS = {
+    "requirements.txt": "stateward.cdx.json",
+    "aws-requirements.txt": "aws.cdx.json",
+    "vault-requirements.txt": "vault.cdx.json",
+}
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
 
 
-def make() -> str:
-    """Returns the list."""
-    command = [sys.executable, "-m", "cyclonedx_py", "requirements", str(LIST), "--output-reproducible"]
+def make(requirements: str) -> str:
+    """Returns the list of what these requirements have."""
+    command = [sys.executable, "-m", "cyclonedx_py", "requirements", str(IMAGE / requirements), "--output-reproducible"]
     command += ["--pyproject", str(ROOT / "pyproject.toml")]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}  # who needs whom does not stand in the requirements
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -58,14 +64,16 @@ def _part(found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    """Writes the list, or checks it."""
-    made = make()
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(made)
-    elif not TARGET.exists() or TARGET.read_text() != made:
-        print(f"{TARGET.relative_to(ROOT)} is out of date: run `make sbom`", file=sys.stderr)
-        return 1
-    return 0
+    """Writes the lists, or checks them."""
+    code = 0
+    for requirements, name in LISTS.items():
+        made, target = make(requirements), IMAGE / name
+        if "--check" not in sys.argv[1:]:
+            target.write_text(made)
+        elif not target.exists() or target.read_text() != made:
+            print(f"deploy/image/{name} is out of date: run `make sbom`", file=sys.stderr)
+            code = 1
+    return code
 
 
 if __name__ == "__main__":

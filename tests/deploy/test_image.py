@@ -23,13 +23,14 @@ from packaging.utils import canonicalize_name
 
 from stateward import Client
 
+SERVICES = ("aws", "vault")
 EXTRAS = ("", "cli", "jwt", "metrics", "sidecar")
 PACKAGES = "ca-certificates,python3,python3-venv"
 # A tag, and after `make image-pin` its digest.
 BASE = re.compile(r"^ARG BASE=python:3\.\d+-slim(|@sha256:[0-9a-f]{64})$", re.MULTILINE)
 SITE = "opt/stateward/lib/python3*/site-packages"
 # Of everything above the base: packages, daemon and compiled modules.
-ADDED_BYTES_MAX = 130 << 20
+ADDED_BYTES_MAX = {"": 130 << 20, "aws vault": 170 << 20}
 SHOWN = ("limits", "status", "environ")
 # The root becomes read-only; the volumes are directories of the test. $1 root, $2 data, $3 sockets, then the command.
 RUN = """
@@ -61,6 +62,63 @@ def test_everything_is_pinned_and_current(repository: Path) -> None:
         if any(requirement.marker is None or requirement.marker.evaluate({"extra": extra}) for extra in EXTRAS):
             assert found[requirement.name] in requirement.specifier, requirement
     assert "hatchling" in pinned(lists["build-requirements"])
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_a_service_adds_is_pinned(repository: Path, service: str) -> None:
+    """With all that its packages need, in versions that they and the image allow. What the image has is not repeated,
+    and what two services have is the same."""
+    lists = {path.stem: pinned(path.read_text()) for path in (repository / "deploy/image").glob("*requirements.txt")}
+    base, added = lists["requirements"], lists[f"{service}-requirements"]
+    assert not base.keys() & added.keys()
+    for other in SERVICES:
+        more = lists[f"{other}-requirements"]
+        assert {name: more[name] for name in more.keys() & added.keys()} == {
+            name: added[name] for name in more.keys() & added.keys()
+        }
+    needed, seen = [Requirement(f"stateward[{service}]")], set[str]()
+    while needed:
+        asked = needed.pop()
+        for line in importlib.metadata.requires(asked.name) or []:
+            each = Requirement(line)
+            extras = asked.extras or {""}
+            if not any(each.marker is None or each.marker.evaluate({"extra": extra}) for extra in extras):
+                continue
+            name = canonicalize_name(each.name)
+            version = (base | added)[name]
+            assert version in each.specifier, f"{asked.name} needs {each}"
+            if name not in seen and name in added:
+                seen.add(name)
+                needed.append(each)
+    assert seen == {name for name in added if not is_elsewhere(repository, service, name)}
+
+
+def is_elsewhere(repository: Path, service: str, name: str) -> bool:
+    """Whether a package is for other systems only."""
+    text = (repository / f"deploy/image/{service}-requirements.txt").read_text()
+    (line,) = re.findall(rf"^{name}==[^\\\n]*", text, re.MULTILINE)
+    marker = Requirement(line.strip()).marker
+    return marker is not None and not marker.evaluate()
+
+
+@pytest.mark.parametrize(("services", "code"), [("", 0), ("aws", 0), ("vault", 0), ("aws vault", 0), ("aws gcp", 1)])
+def test_services_are_asked_for(repository: Path, tmp_path: Path, services: str, code: int) -> None:
+    """Each service that the build is told adds its list, by its hashes, and the list of its parts; an unknown one ends
+    the build."""
+    text = (repository / "Dockerfile").read_text()
+    (step,) = re.findall(r"^RUN (for service.*?done)$", text, re.MULTILINE | re.DOTALL)
+    pip, root = tmp_path / "pip", tmp_path / "root"
+    pip.write_text('#!/bin/sh\necho "$@" >>"${0%/*}/said"\nfor last; do :; done\ntest -f "$last"\n')
+    pip.chmod(0o700)
+    for old, new in {"/builder/bin/pip": pip, "/requirements": repository / "deploy/image", "/opt": root}.items():
+        step = re.sub(rf"(?<![\w/}}]){old}(?=[/ ])", str(new), step)
+    done = subprocess.run(["sh", "-c", step], env={**os.environ, "SERVICES": services}, check=False)
+    assert done.returncode == code
+    said = (tmp_path / "said").read_text().splitlines() if services else []
+    assert [Path(line.split()[-1]).name for line in said] == [f"{each}-requirements.txt" for each in services.split()]
+    assert all("--require-hashes" in line and "--no-deps" in line for line in said)
+    found = sorted(path.name for path in root.rglob("*.json"))
+    assert found == [f"{each}.cdx.json" for each in services.split() if each in SERVICES]
 
 
 def test_the_dockerfile_keeps_the_rules(repository: Path) -> None:
@@ -116,8 +174,16 @@ class Engine:
         return done.stdout.strip()
 
 
+@pytest.fixture(scope="module", params=ADDED_BYTES_MAX)
+def services(request: pytest.FixtureRequest) -> str:
+    """The services for keys whose packages the image gets."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def root(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path, dict[str, object]]]:
+def root(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, services: str
+) -> Iterator[tuple[Path, Path, dict[str, object]]]:
     """The root of the built image, that of its base, and the image's configuration."""
     for tool in ("buildah", "mmdebstrap", "unshare"):
         if shutil.which(tool) is None:
@@ -135,8 +201,8 @@ def root(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     engine("add", container, base, "/")
     engine("commit", "--rm", container, "localhost/base")
     certificates = "/etc/ssl/certs:/etc/ssl/certs:ro"
-    engine("bud", "--format", "docker", "--build-arg", "BASE=localhost/base", "--volume", certificates, "--tag",
-           "localhost/stateward", ".", cwd=repository)  # fmt: skip
+    engine("bud", "--format", "docker", "--build-arg", "BASE=localhost/base", "--build-arg", f"SERVICES={services}",
+           "--volume", certificates, "--tag", "localhost/stateward", ".", cwd=repository)  # fmt: skip
     config = json.loads(engine("inspect", "--type", "image", "localhost/stateward"))["Docker"]["config"]
     containers = [engine("from", name) for name in ("localhost/base", "localhost/stateward")]
     below, whole = (Path(engine("mount", name)) for name in containers)
@@ -151,20 +217,21 @@ def size_of(path: Path) -> int:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_what_is_in_it(root: tuple[Path, Path, dict[str, object]]) -> None:
+def test_what_is_in_it(root: tuple[Path, Path, dict[str, object]], services: str) -> None:
     """Small, with the daemon and its packages alone: no source, no pip, no tests."""
     whole, below, config = root
     added = size_of(whole) - size_of(below)
     packages = sorted((size_of(path), path.name) for path in whole.glob(f"{SITE}/*"))
     print(f"\nabove the base {added / 1e6:.0f} MB, the base of Debian's packages {size_of(below) / 1e6:.0f} MB")
     print("\n".join(f"{size / 1e6:6.1f} MB  {name}" for size, name in packages[::-1][:10]))
-    assert added < ADDED_BYTES_MAX
+    assert added < ADDED_BYTES_MAX[services]
     assert not (whole / "source").exists()
     assert not list(whole.glob(f"{SITE}/pip"))
     assert config["User"] == "65532:65532"
     assert config["Healthcheck"]["Test"] == ["CMD", "stateward-sidecar", "--health", "liveness"]  # type: ignore[index]
-    bill = json.loads((whole / "opt/stateward/share/stateward.cdx.json").read_text())
-    listed = {part["name"] for part in bill["components"]}
+    bills = [json.loads(path.read_text()) for path in (whole / "opt/stateward/share").glob("*.cdx.json")]
+    assert len(bills) == 1 + len(services.split())
+    listed = {part["name"] for bill in bills for part in bill["components"]}
     found = {each.metadata["Name"] for each in importlib.metadata.distributions(path=map(str, whole.glob(SITE)))}
     assert {canonicalize_name(name) for name in found} == {*listed, "stateward"}
 

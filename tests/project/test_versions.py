@@ -34,7 +34,8 @@ def test_everything_has_the_version_of_the_distribution(repository: Path) -> Non
 
 # Formats that cannot read the one place; the test above compares them.
 COPIES = {
-    "CHANGELOG.md", "client/stateward/_version.py", "deploy/image/stateward.cdx.json",
+    "CHANGELOG.md", "client/stateward/_version.py", "deploy/image/stateward.cdx.json", "deploy/image/aws.cdx.json",
+    "deploy/image/vault.cdx.json",
     "deploy/kubernetes/sidecar/kustomization.yaml",
     "deploy/helm/stateward/Chart.yaml", "packages/langgraph-js/package.json", "packages/langgraph-js/package-lock.json",
 }  # fmt: skip
