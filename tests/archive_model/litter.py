@@ -43,6 +43,8 @@ def litter(objects: Mapping[str, bytes], place: Place, head: ArchiveHead, key: b
 
 def _may_follow(name: str, head: ArchiveHead) -> bool:
     origin, boot = origin_of(name), int.from_bytes(head.boot_id[:8], "big")
+    if head.detached and (origin is None or origin.epoch <= head.epoch):
+        return False  # no HEAD of this epoch follows
     if origin is None or origin.epoch > head.epoch:
         return origin is not None
     return origin.epoch == head.epoch and origin.boot == boot and origin.counter > head.settled_counter

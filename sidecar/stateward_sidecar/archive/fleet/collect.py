@@ -3,8 +3,9 @@
 The name of an object has the epoch of the process that put it. A process whose epoch is over can never write HEAD
 again. So an object that HEAD does not lead to may go if its epoch is older than HEAD's, or if another process put it
 than the one that wrote HEAD. An object of HEAD's own process stays if the next HEAD may name it: HEAD says up to which
-number its process has forgotten what HEAD does not lead to. For each thread the collection lists the objects, reads
-HEAD, and reads HEAD again right before it removes anything.
+number its process has forgotten what HEAD does not lead to. After a HEAD that gives the thread up, no HEAD of this
+epoch follows, so nothing stays after ``grace``. For each thread the collection lists the objects, reads HEAD, and reads
+HEAD again right before it removes anything.
 
     tombstones         all objects of epochs up to the tombstone's, blobs too; keys up to the epoch of the thread's
                        creation
@@ -215,9 +216,12 @@ class _Run:
         needed = {place.object(ref) for ref in self._refs(place, head)}
         due = {key for key, time_us in unlinked.items() if self._is_unlinked(time_us)}
         due |= self._unnamed_blobs(found, listing)
+        is_given_up = head.detached and self._is_unlinked(head.update_time_us)
 
         def may_go(key: str) -> bool:
-            return key not in needed and (key in due or (key not in unlinked and _is_forgotten(key, head)))
+            if key in needed or key in due:
+                return key not in needed
+            return key not in unlinked and _is_forgotten(key, head, is_given_up=is_given_up)
 
         return [name for name in listing if may_go(whole_of(name))]
 
@@ -350,12 +354,12 @@ def _is_until(key: str, epoch: int) -> bool:
     return origin is not None and origin.epoch <= epoch
 
 
-def _is_forgotten(key: str, head: ArchiveHead) -> bool:
+def _is_forgotten(key: str, head: ArchiveHead, *, is_given_up: bool) -> bool:
     """Whether no later HEAD can name an object that this one does not lead to."""
     origin = origin_of(key)
     if origin is None or origin.epoch > head.epoch:
         return False
-    if origin.epoch < head.epoch or origin.boot != int.from_bytes(head.boot_id[:8], "big"):
+    if is_given_up or origin.epoch < head.epoch or origin.boot != int.from_bytes(head.boot_id[:8], "big"):
         return True  # of a process that cannot write HEAD under this epoch any more
     return origin.counter <= head.settled_counter
 

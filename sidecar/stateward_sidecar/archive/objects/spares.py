@@ -61,6 +61,7 @@ class Spares:
         self._dropped = deque[Garbage]()
         self._dropping, self._due = list[Garbage](), list[Garbage]()
         self._used = set[_Name]()  # by the HEAD that is being made, also if one of its indexes names them
+        self._is_over = False  # whether a HEAD that gives the thread up has landed: no HEAD of this process follows
 
     def begin(self) -> None:
         """Begins a HEAD, which uses no spare object yet."""
@@ -80,9 +81,13 @@ class Spares:
         """Adds the upload of an object by ``add``, unless there is a spare one with the same content. Returns the
         reference that HEAD must name. ``content``: identifies the content if the bytes do not."""
         key = content or ref.sha256
+        upload = self._uploads.get(key)  # first: what ends meanwhile is a spare then
         found = self._spares.get(key)
         if found is not None and found.ref.kind == ref.kind:
             return self._use(found.ref)
+        if upload is not None and upload.spare.ref.kind == ref.kind:
+            add(0, upload.join)
+            return self._use(upload.spare.ref)
         add(ref.size_bytes, partial(self._put, wire, place, key, _Spare(ref, after), data))
         return self._use(ref)
 
@@ -109,6 +114,9 @@ class Spares:
         now = wire.now()
         wire.put(place.object(spare.ref), data)
         self._spares[key] = replace(spare, put_at=now)
+        if self._is_over:
+            self._spares.pop(key, None)
+            wire.delete(place.object(spare.ref), spare.ref.size_bytes)
 
     # -- using ----------------------------------------------------------------------------------------------------
 
@@ -177,8 +185,10 @@ class Spares:
     def landed(self, head: ArchiveHead, missing: Collection[int]) -> list[ObjectRef]:
         """Forgets what a HEAD that landed uses, and returns what no later HEAD can use. No HEAD ever named that: an
         earlier one that did not land cannot land any more. ``missing``: versions whose snapshots were not archived when
-        HEAD was made. An upload that ended late may have put another object for one that was."""
+        HEAD was made. An upload that ended late may have put another object for one that was. If HEAD gives the
+        thread up, uploads that are still under way remove their objects themselves."""
         useless = list[ObjectRef]()
+        self._is_over = head.detached
         for item in self._due:
             self._dropped.remove(item)
         self._dropped.extend(self._dropping[: max(DROPPED_MAX - len(self._dropped), 0)])
@@ -186,14 +196,14 @@ class Spares:
         archived = {ref.first_version for ref in head.objects if ref.kind == OBJECT_KIND_SNAPSHOT}
         for key, spare in list(self._spares.items()):
             ref = spare.ref
-            is_useful = spare.after >= head.packed_sequence or (
+            is_next = spare.after >= head.packed_sequence or (
                 ref.kind == OBJECT_KIND_SNAPSHOT
                 and ref.first_version in missing
                 and ref.first_version not in archived
             )
             if _name(ref) in self._used:
                 del self._spares[key]
-            elif not is_useful:
+            elif self._is_over or not is_next:
                 del self._spares[key]
                 useless.append(ref)
         return useless
