@@ -58,7 +58,7 @@ def test_small_entries_fill_pages(txn: lmdb.Transaction) -> None:
     for sequence in range(1, 101):
         assert blocks.put_entry(txn, KEYS, sequence, record(sequence, 400))
     assert len(rows(txn)) == 5
-    assert set(rows(txn)) == {blocks.BLOCK_BYTES_MAX}
+    assert set(rows(txn)) == {blocks.FULL_BYTES}
     assert all_of(txn) == {sequence: record(sequence, 400) for sequence in range(1, 101)}
 
 
@@ -71,13 +71,34 @@ def test_a_block_takes_its_second_page_when_it_needs_it(txn: lmdb.Transaction) -
     assert sorted(set(lengths)) == [413, 817, 4080, 8176]
 
 
+@pytest.mark.parametrize("size", [2100, 2800, 3000, 4600, 5500, 7000, 9000])
+def test_large_entries_fill_pages_too(txn: lmdb.Transaction, size: int) -> None:
+    """Two pages have room for one or two of them, and a half or a third would stay empty. A block that is well filled
+    does not grow, because each append writes it whole."""
+    truth = {sequence: record(sequence, size) for sequence in range(1, 41)}
+    written = 0
+    for sequence, each in truth.items():
+        assert blocks.put_entry(txn, KEYS, sequence, each, follows=sequence > 1)
+        written += rows(txn)[-1]
+    whole = sum(length + blocks.PAGE_HEADER_BYTES for length in rows(txn))
+    assert whole % blocks.PAGE_BYTES == 0
+    assert whole < 40 * size * 1.2
+    assert written < 40 * size * 5.5
+    assert max(rows(txn)) <= blocks.BLOCK_BYTES_MAX
+    assert all_of(txn) == truth
+    for sequence in range(1, 41, 2):
+        truth[sequence] = record(sequence, 500)
+        blocks.shrink_entry(txn, KEYS, sequence, truth[sequence])
+    assert all_of(txn) == truth
+
+
 def test_a_small_block_has_no_page_of_its_own(txn: lmdb.Transaction) -> None:
     """Thousands of threads with one short entry each do not take a page each."""
     blocks.put_entry(txn, KEYS, 1, record(1, 300))
     assert rows(txn)[0] < 320
 
 
-@pytest.mark.parametrize("size", [blocks.RECORD_BYTES_MAX, blocks.RECORD_BYTES_MAX + 1, 20_000])
+@pytest.mark.parametrize("size", [blocks.RECORD_BYTES_MAX, blocks.RECORD_BYTES_MAX + 1, 70_000])
 def test_a_large_entry_has_a_row_of_its_own(txn: lmdb.Transaction, size: int) -> None:
     """Between small ones, and nothing of it is changed."""
     for sequence, length in enumerate([300, size, 300, 300], 1):
@@ -90,7 +111,7 @@ def test_a_large_entry_has_a_row_of_its_own(txn: lmdb.Transaction, size: int) ->
 def test_a_large_entry_that_was_cleared_keeps_its_row(txn: lmdb.Transaction) -> None:
     """It is small now. Entries behind it share a row of theirs."""
     for sequence in (1, 2, 3):
-        blocks.put_entry(txn, KEYS, sequence, record(sequence, 9000))
+        blocks.put_entry(txn, KEYS, sequence, record(sequence, 30_000))
     for sequence in (1, 2):
         blocks.shrink_entry(txn, KEYS, sequence, record(sequence, 500))
     for sequence in (4, 5):
@@ -100,6 +121,23 @@ def test_a_large_entry_that_was_cleared_keeps_its_row(txn: lmdb.Transaction) -> 
     blocks.delete_entry(txn, KEYS, 1)
     sizes = {2: 500, 3: 100, 4: 500, 5: 500}
     assert all_of(txn) == {sequence: record(sequence, size) for sequence, size in sizes.items()}
+
+
+def test_entries_that_are_cleared_give_their_pages_back(env: lmdb.Environment) -> None:
+    """A prune clears many entries of a block in one transaction, in which LMDB keeps the pages of a row that it has
+    written."""
+    with env.begin(write=True, buffers=True) as txn:
+        before = env.stat()["overflow_pages"]
+        for sequence in range(1, 61):
+            blocks.put_entry(txn, KEYS, sequence, record(sequence, 4600))
+    with env.begin(write=True, buffers=True) as txn:
+        for sequence in range(1, 61):
+            blocks.shrink_entry(txn, KEYS, sequence, record(sequence, 160))
+    with env.begin(write=True, buffers=True) as txn:
+        assert env.stat()["overflow_pages"] - before <= len(rows(txn)) <= 15
+        for sequence in range(1, 61):
+            blocks.delete_entry(txn, KEYS, sequence)
+    assert env.stat()["overflow_pages"] == before
 
 
 def test_entries_of_other_threads_and_tables_are_not_seen(txn: lmdb.Transaction) -> None:
@@ -238,6 +276,7 @@ def test_a_block_that_just_fits_a_page(txn: lmdb.Transaction, end: int) -> None:
 
 
 SIZES = st.one_of(st.integers(SIZE_MIN, 700), st.integers(900, 1100), st.integers(3900, 4200), st.integers(8000, 8300))
+SIZES = st.one_of(SIZES, st.integers(2500, 9000), st.integers(24_400, 24_700))
 VERBS = st.sampled_from(["append", "append", "append", "skip", "before", "shrink", "delete", "again"])
 STEPS = st.lists(st.tuples(VERBS, st.integers(0, 1 << 30), SIZES), max_size=60)
 

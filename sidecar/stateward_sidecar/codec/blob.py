@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from typing import cast
 
 from stateward.storage.v1.journal_pb2 import COMPRESSION_UNSPECIFIED, BlobRecord, Compression
-from stateward_sidecar.codec.compress import compress, decompress
+from stateward_sidecar.codec.compress import LEVEL, compress, decompress
 from stateward_sidecar.codec.seal import (
     KEY_BYTES,
     NONCE_BYTES,
@@ -61,9 +61,10 @@ class BlobCipher:
         """The first bytes of the file."""
         return _PREFIX
 
-    def seal_segment(self, index: int, data: bytes, *, is_last: bool, compresses: bool = True) -> bytes:
-        """Seals a segment. All but the last one have ``SEGMENT_BYTES``. ``compresses``: False keeps its length."""
-        compression, packed = compress(data) if compresses else (COMPRESSION_UNSPECIFIED, data)
+    def seal_segment(self, index: int, data: bytes, *, is_last: bool, level: int | None = LEVEL) -> bytes:
+        """Seals a segment. All but the last one have ``SEGMENT_BYTES``. ``level``: of the compression; None = the
+        segment keeps its length."""
+        compression, packed = (COMPRESSION_UNSPECIFIED, data) if level is None else compress(data, level=level)
         nonce = new_nonce()
         return nonce + self._cipher.encrypt(nonce, bytes((compression,)) + packed, self._aad(index, is_last))
 

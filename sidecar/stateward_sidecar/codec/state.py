@@ -65,7 +65,7 @@ class StateTree:
 
 EMPTY = StateTree({}, {}, {}, 0)
 # The newest entries of a log that stay in memory, and how many bytes of older ones become a segment.
-KEPT_BYTES, SEGMENT_BYTES = 256 << 10, 1 << 20
+KEPT_BYTES, SEGMENT_BYTES = 128 << 10, 1 << 20
 # With less in memory, nothing of a log becomes a segment.
 TAIL_BYTES = KEPT_BYTES + SEGMENT_BYTES
 # After so many segments of a log the next ones are twice as large, up to this many times: each snapshot names all.

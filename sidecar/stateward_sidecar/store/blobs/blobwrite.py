@@ -26,6 +26,7 @@ from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import BlobRecord, EntryMetadata
 from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobResponse
 from stateward_sidecar.codec.blob import BLOB_ID_BYTES, SEGMENT_BYTES, BlobCipher, sealed_bytes_max
+from stateward_sidecar.codec.compress import LEVEL
 from stateward_sidecar.codec.edits import MAX_PREVIEW_BYTES
 from stateward_sidecar.codec.entry import EntryContent
 from stateward_sidecar.codec.entry import draft as draft_content
@@ -61,11 +62,11 @@ Again = Callable[[lmdb.Transaction, Batch, ThreadDraft, BlobRow, EntryContent], 
 class Sealing:
     """Seals bytes into a file. The file is made when the first bytes come."""
 
-    def __init__(self, context: Context, identity: Identity, *, compresses: bool = True) -> None:
-        """``compresses``: False keeps the length of the bytes, which are compressed already."""
+    def __init__(self, context: Context, identity: Identity, level: int | None = LEVEL) -> None:
+        """``level``: of the compression; None keeps the length of the bytes, which are compressed already."""
         self.blob_id = os.urandom(BLOB_ID_BYTES)
-        self._compresses = compresses
         self.size_bytes = 0
+        self._level = level
         self._data_key = os.urandom(KEY_BYTES)
         self._cipher = BlobCipher(self._data_key, self.blob_id)
         self._create = partial(context.blob_files.create, identity.uid, self.blob_id)
@@ -128,7 +129,7 @@ class Sealing:
 
     def _seal(self, data: bytes, *, is_last: bool) -> None:
         assert self._file is not None
-        sealed = self._cipher.seal_segment(len(self._lengths), data, is_last=is_last, compresses=self._compresses)
+        sealed = self._cipher.seal_segment(len(self._lengths), data, is_last=is_last, level=self._level)
         self._lengths.append(len(sealed))
         self._file.write(sealed)
 

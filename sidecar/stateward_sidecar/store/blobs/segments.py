@@ -21,6 +21,7 @@ from stateward.storage.v1.head_pb2 import BlobRow
 from stateward.storage.v1.journal_pb2 import BlobRecord, EntryMetadata
 from stateward_sidecar.codec import blob as codec
 from stateward_sidecar.codec import state
+from stateward_sidecar.codec.compress import SEGMENT_LEVEL
 from stateward_sidecar.codec.entries import Entries, LooseRun, Run, Runs, SealedRun, Segment, Source
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.state import LogState, StateTree
@@ -191,7 +192,7 @@ def _seal_run(
     context: Context, identity: Identity, run: LooseRun, source: Source, records: list[BlobRecord]
 ) -> SealedRun:
     content = b"".join((os.urandom(SALT_BYTES), *run.items))
-    sealing = Sealing(context, identity)
+    sealing = Sealing(context, identity, SEGMENT_LEVEL)
     try:
         for at in range(0, len(content), codec.SEGMENT_BYTES):
             sealing.add(content[at : at + codec.SEGMENT_BYTES])

@@ -88,7 +88,7 @@ class PackBuilder:
         """Takes an object. Returns the pack that is full now, if one is: its file is durable. Raises DiskFull."""
         packed = pack_object(digest, data, is_directory=is_directory)
         if self._sealing is None:
-            self._sealing = Sealing(self._context, self._identity, compresses=False)
+            self._sealing = Sealing(self._context, self._identity, None)
             self._pending = bytearray(os.urandom(SALT_BYTES))
             self._size_bytes = SALT_BYTES
         self._objects.add(packed)
