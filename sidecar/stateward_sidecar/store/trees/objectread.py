@@ -16,7 +16,7 @@ from stateward_sidecar.codec.blob import SEGMENT_BYTES
 from stateward_sidecar.codec.objects import IS_DIRECTORY, Placed, unpack_object
 from stateward_sidecar.errors import BlobNotFound, Corrupt
 from stateward_sidecar.store.blobs.blobread import BlobReader, elsewhere, note_read
-from stateward_sidecar.store.blobs.blobrows import get_blob
+from stateward_sidecar.store.blobs.blobrows import get_blob, list_blobs
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.kinds.objects import OpenBatch, Place, find_place, object_key, read_batch
 from stateward_sidecar.store.thread.context import Context
@@ -117,6 +117,14 @@ class ObjectReader:
         except BlobNotFound:
             raise Corrupt(f"pack {pack.hex()} is missing", self.identity.name) from None
         return BlobReader(self._context, self._thread, record)
+
+    def has_all_packs(self, txn: lmdb.Transaction) -> bool:
+        """Whether no pack of the thread is in the archive only."""
+        files, identity = self._context.blob_files, self.identity
+        if self._context.archive is None:
+            return True
+        packs = (row.record for row in list_blobs(txn, identity) if row.record.is_pack)
+        return all(files.is_here(identity.uid, each.blob_id) for each in packs)
 
     def require(self, txn: lmdb.Transaction, places: Iterable[Place]) -> None:
         """Raises HistoryElsewhere, which names all packs of these objects that are in the archive only."""

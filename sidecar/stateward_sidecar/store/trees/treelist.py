@@ -228,9 +228,13 @@ class Trees:
                 _, base = self._tree(txn, thread, reader, ref, request.branch, request.base_tree, "base")
             ref = request.target if request.HasField("target") else None
             _, target = self._tree(txn, thread, reader, ref, request.branch, request.target_tree, "target")
+            is_all_here = reader.has_all_packs(txn)
         answer = DiffTreesResponse(target=target)
         if has_base:
             answer.base.CopyFrom(base)
+        if not is_all_here:  # whoever asks fetches what is missing before the first answer
+            for _ in self._differences(reader, DiffTreesResponse(), base.digest, target.digest):
+                pass
         return self._differences(reader, answer, base.digest, target.digest)
 
     def _differences(

@@ -1,0 +1,101 @@
+"""The danger: a version reaches another machine before the objects of its tree, or a machine that takes a thread over
+does not know which objects there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemon.process import Fleet, eventually, fleet
+from tests.daemon.wire import TIMEOUT_S
+from tests.trees.yard import TreeWire, grown, make, naming
+
+from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
+from stateward.v1.thread_service_pb2 import ATTACH_MODE_TAKE_OVER, AttachRequest, DeleteThreadRequest
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Fleet]:
+    with fleet(tmp_path) as made:
+        yield made
+
+
+def archived(yard: TreeWire, tree: dict[bytes, Any], version: int = 0, *, inline: bool = False) -> None:
+    """A version with a tree, in the bucket."""
+    made = make(tree)
+    missing = made.objects() if not version else yard.missing(made)
+    if not inline:
+        yard.send(missing)
+    request = naming(made.ref, version, objects=missing if inline else ())
+    request.options.durability = DURABILITY_ARCHIVED
+    assert yard.checkpoints.Save(request, timeout=60).receipt.durability == DURABILITY_ARCHIVED
+
+
+def take(yard: TreeWire) -> None:
+    yard.threads.Attach(AttachRequest(thread="t", mode=ATTACH_MODE_TAKE_OVER), timeout=60)
+
+
+def blobs(machines: Fleet) -> list[str]:
+    return sorted(key for key in machines.objects() if ".blob" in key)
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["in the save", "in packs"])
+def test_a_tree_is_restored_on_another_machine(machines: Fleet, inline: bool) -> None:
+    """The first machine is lost after ARCHIVED was answered. The next one goes on, and sends only what is new."""
+    first, second = grown(1, 60), grown(2, 20)
+    lost = machines.machine("first")
+    yard = TreeWire(lost)
+    archived(yard, first, inline=inline)
+    yard.close()
+    lost.kill()
+    other = TreeWire(machines.machine("other"))
+    assert other.restored(1) == first
+    assert other.missing(make(first)) == []
+    take(other)
+    archived(other, {**first, **second}, 1)
+    assert other.restored(2) == {**first, **second}
+    assert other.restored(1) == first
+    assert other.findings("", "t") == []
+    other.close()
+    third = TreeWire(machines.machine("third"))
+    assert third.differences(base={"version": 1})
+    assert third.restored(2) == {**first, **second}
+    third.close()
+
+
+def test_a_pack_is_uploaded_once(machines: Fleet) -> None:
+    """Neither later versions nor the next owner upload it again. Lists of a tree fetch no chunks."""
+    tree = grown(3, 80, large=True)
+    lost = machines.machine("first")
+    yard = TreeWire(lost)
+    archived(yard, tree)
+    before = blobs(machines)
+    archived(yard, {**tree, b"new": b"small"}, 1, inline=True)
+    assert blobs(machines) == before
+    yard.close()
+    lost.kill()
+    machine = machines.machine("other")
+    other = TreeWire(machine)
+    listed = other.listed()
+    assert len(listed) > 80
+    stored = sum(path.stat().st_size for path in (machine.data_dir / "blobs").rglob("*") if path.is_file())
+    assert stored < 100_000
+    take(other)
+    archived(other, {**tree, b"newer": b"small"}, 2, inline=True)
+    assert blobs(machines) == before
+    assert other.restored(1) == tree
+    other.close()
+
+
+def test_a_deleted_thread_leaves_no_pack(machines: Fleet) -> None:
+    """Neither here nor in the bucket."""
+    machine = machines.machine("first")
+    yard = TreeWire(machine)
+    archived(yard, grown(4, 30))
+    assert blobs(machines)
+    yard.threads.DeleteThread(DeleteThreadRequest(thread="t"), timeout=TIMEOUT_S)
+    eventually(lambda: not blobs(machines))
+    eventually(lambda: not yard.files())
+    yard.close()
