@@ -31,7 +31,8 @@ from stateward.v1 import thread_service_pb2 as t
 from stateward.v1 import writer_service_pb2 as w
 from stateward.v1.effect_pb2 import EFFECT_STATE_NEW
 from stateward.v1.lease_pb2 import Holder
-from stateward.v1.workspace_service_pb2 import ObjectsBegin, TreeObjects, WriteObjectsRequest
+from stateward.v1.workspace_pb2 import TreeObjects
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, WriteObjectsRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.service.methods import RULES, Lease
 

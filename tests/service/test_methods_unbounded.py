@@ -48,7 +48,8 @@ from stateward.v1.diff_pb2 import Diff, Edit, SetSlot
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.state_pb2 import Value
 from stateward.v1.thread_pb2 import ThreadOptions
-from stateward.v1.workspace_service_pb2 import ObjectsBegin, TreeObjects, WriteObjectsRequest
+from stateward.v1.workspace_pb2 import TreeObjects
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, WriteObjectsRequest
 from stateward.v1.write_pb2 import WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest, WriterSave
 

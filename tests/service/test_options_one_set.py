@@ -32,7 +32,8 @@ from stateward.v1.call_service_pb2 import StreamedCall
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED, DURABILITY_COMMITTED, VersionRef
 from stateward.v1.effect_pb2 import EFFECT_STATE_DONE
 from stateward.v1.thread_pb2 import ThreadOptions
-from stateward.v1.workspace_service_pb2 import ObjectsBegin, TreeObjects, WriteObjectsRequest
+from stateward.v1.workspace_pb2 import TreeObjects
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, WriteObjectsRequest
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, WriteRequest
 from stateward_sidecar.service.methods import METHODS as FACTS

@@ -33,7 +33,8 @@ from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, VersionRef
 from stateward.v1.effect_pb2 import EFFECT_STATE_NEW, Effect
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.record_pb2 import RecordWrite
-from stateward.v1.workspace_service_pb2 import ObjectsBegin, TreeObjects, WriteObjectsRequest
+from stateward.v1.workspace_pb2 import TreeObjects
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, WriteObjectsRequest
 from stateward.v1.write_pb2 import Receipt, WriteOptions
 from stateward_sidecar.service.methods import RULES, Head, Lease, RequestId
 

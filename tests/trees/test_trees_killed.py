@@ -1,4 +1,4 @@
-"""The danger: a kill in the middle of a write leaves a version that names a tree which is not whole, or files for ever."""
+"""The danger: a kill during a write leaves a version that names a tree which is not whole, or files for ever."""
 
 from __future__ import annotations
 

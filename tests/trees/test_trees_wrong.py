@@ -18,6 +18,7 @@ from stateward.v1.workspace_pb2 import (
     TreeDirectory,
     TreeEntry,
     TreeObject,
+    TreeObjects,
     TreeRef,
 )
 from stateward.v1.workspace_service_pb2 import (
@@ -26,7 +27,6 @@ from stateward.v1.workspace_service_pb2 import (
     ObjectsBegin,
     ReadObjectsRequest,
     ReadTreeRequest,
-    TreeObjects,
     WriteObjectsRequest,
 )
 

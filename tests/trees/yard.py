@@ -31,6 +31,7 @@ from stateward.v1.workspace_pb2 import (
     TreeDirectory,
     TreeEntry,
     TreeObject,
+    TreeObjects,
     TreeRef,
 )
 from stateward.v1.workspace_service_pb2 import (
@@ -41,7 +42,6 @@ from stateward.v1.workspace_service_pb2 import (
     ReadTreeRequest,
     StatWorkspaceRequest,
     StatWorkspaceResponse,
-    TreeObjects,
     WriteObjectsRequest,
     WriteObjectsResponse,
 )

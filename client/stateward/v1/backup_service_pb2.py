@@ -31,10 +31,11 @@ from stateward.v1 import record_pb2 as stateward_dot_v1_dot_record__pb2
 from stateward.v1 import signal_pb2 as stateward_dot_v1_dot_signal__pb2
 from stateward.v1 import state_pb2 as stateward_dot_v1_dot_state__pb2
 from stateward.v1 import thread_pb2 as stateward_dot_v1_dot_thread__pb2
+from stateward.v1 import workspace_pb2 as stateward_dot_v1_dot_workspace__pb2
 from stateward.v1 import write_pb2 as stateward_dot_v1_dot_write__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/backup_service.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19stateward/v1/access.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x17stateward/v1/diff.proto\x1a\x19stateward/v1/effect.proto\x1a\x19stateward/v1/record.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x19stateward/v1/thread.proto\x1a\x18stateward/v1/write.proto\"8\n\x13\x45xportThreadRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\"?\n\x14\x45xportThreadResponse\x12\'\n\x05parts\x18\x01 \x03(\x0b\x32\x18.stateward.v1.ThreadPart\"h\n\x13ImportThreadRequest\x12(\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x19.stateward.v1.ImportBegin\x12\'\n\x05parts\x18\x02 \x03(\x0b\x32\x18.stateward.v1.ThreadPart\"]\n\x0bImportBegin\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\"h\n\x14ImportThreadResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12(\n\x06thread\x18\x02 \x01(\x0b\x32\x18.stateward.v1.ThreadInfo\"\xd9\x03\n\nThreadPart\x12,\n\x06thread\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.BackupThreadH\x00\x12(\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x18.stateward.v1.BackupBlobH\x00\x12\x13\n\tblob_data\x18\x03 \x01(\x0cH\x00\x12.\n\x07version\x18\x04 \x01(\x0b\x32\x1b.stateward.v1.BackupVersionH\x00\x12$\n\x05state\x18\x05 \x01(\x0b\x32\x13.stateward.v1.StateH\x00\x12\"\n\x04\x64iff\x18\x06 \x01(\x0b\x32\x12.stateward.v1.DiffH\x00\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x07 \x01(\x0b\x32\x1a.stateward.v1.BackupEffectH\x00\x12,\n\x06signal\x18\x08 \x01(\x0b\x32\x1a.stateward.v1.BackupSignalH\x00\x12&\n\x03\x65nd\x18\t \x01(\x0b\x32\x17.stateward.v1.BackupEndH\x00\x12,\n\x06record\x18\n \x01(\x0b\x32\x1a.stateward.v1.BackupRecordH\x00\x12*\n\x05\x65ntry\x18\x0b \x01(\x0b\x32\x19.stateward.v1.BackupEntryH\x00\x42\x06\n\x04part\"\x93\x02\n\x0c\x42\x61\x63kupThread\x12,\n\x07options\x18\x01 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x0b\x66orked_from\x18\x04 \x01(\x0b\x32\x18.stateward.v1.ForkSource\x12\x13\n\x0btoken_floor\x18\x05 \x01(\x03\x12/\n\x0boldest_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"E\n\nBackupBlob\x12#\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x12\n\nmedia_type\x18\x02 \x01(\t\"\x87\x02\n\rBackupVersion\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12\r\n\x05whole\x18\x02 \x01(\x08\x12\x42\n\x0cretired_logs\x18\x03 \x03(\x0b\x32,.stateward.v1.BackupVersion.RetiredLogsEntry\x12\x15\n\racked_signals\x18\x04 \x03(\t\x12*\n\x07request\x18\x05 \x01(\x0b\x32\x19.stateward.v1.RequestMark\x1a\x32\n\x10RetiredLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"3\n\x0bRequestMark\x12\x0f\n\x07id_hash\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\"U\n\x0c\x42\x61\x63kupEffect\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0b\x32\x1c.stateward.v1.RecordedEffect\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\":\n\x0c\x42\x61\x63kupRecord\x12*\n\x06record\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.StoredRecord\"`\n\x0c\x42\x61\x63kupSignal\x12$\n\x06signal\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Signal\x12*\n\x07request\x18\x02 \x01(\x0b\x32\x19.stateward.v1.RequestMark\">\n\x0b\x42\x61\x63kupEntry\x12\x0c\n\x04kind\x18\x01 \x01(\x05\x12\x10\n\x08metadata\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"\xe9\x01\n\tBackupEnd\x12\x14\n\x0clast_version\x18\x01 \x01(\x03\x12&\n\x08\x62ranches\x18\x02 \x03(\x0b\x32\x14.stateward.v1.Branch\x12\x1f\n\x04tags\x18\x03 \x03(\x0b\x32\x11.stateward.v1.Tag\x12\x10\n\x08versions\x18\x04 \x01(\x03\x12\r\n\x05\x62lobs\x18\x05 \x01(\x03\x12\x0f\n\x07\x65\x66\x66\x65\x63ts\x18\x06 \x01(\x03\x12\x0f\n\x07signals\x18\x07 \x01(\x03\x12\x18\n\x10\x64\x65leted_branches\x18\x08 \x03(\t\x12\x0f\n\x07records\x18\t \x01(\x03\x12\x0f\n\x07\x65ntries\x18\n \x01(\x03\x32\xe7\x01\n\rBackupService\x12g\n\x0c\x45xportThread\x12!.stateward.v1.ExportThreadRequest\x1a\".stateward.v1.ExportThreadResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06thread0\x01\x12m\n\x0cImportThread\x12!.stateward.v1.ImportThreadRequest\x1a\".stateward.v1.ImportThreadResponse\"\x14\xea\xe0\x18\x10\x08\x03\x12\x0c\x62\x65gin.thread(\x01\x42w\n\x10\x63om.stateward.v1B\x12\x42\x61\x63kupServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stateward/v1/backup_service.proto\x12\x0cstateward.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19stateward/v1/access.proto\x1a\x1dstateward/v1/checkpoint.proto\x1a\x17stateward/v1/diff.proto\x1a\x19stateward/v1/effect.proto\x1a\x19stateward/v1/record.proto\x1a\x19stateward/v1/signal.proto\x1a\x18stateward/v1/state.proto\x1a\x19stateward/v1/thread.proto\x1a\x1cstateward/v1/workspace.proto\x1a\x18stateward/v1/write.proto\"8\n\x13\x45xportThreadRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\"?\n\x14\x45xportThreadResponse\x12\'\n\x05parts\x18\x01 \x03(\x0b\x32\x18.stateward.v1.ThreadPart\"h\n\x13ImportThreadRequest\x12(\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x19.stateward.v1.ImportBegin\x12\'\n\x05parts\x18\x02 \x03(\x0b\x32\x18.stateward.v1.ThreadPart\"]\n\x0bImportBegin\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0e\n\x06thread\x18\x02 \x01(\t\x12+\n\x07options\x18\x03 \x01(\x0b\x32\x1a.stateward.v1.WriteOptions\"h\n\x14ImportThreadResponse\x12&\n\x07receipt\x18\x01 \x01(\x0b\x32\x15.stateward.v1.Receipt\x12(\n\x06thread\x18\x02 \x01(\x0b\x32\x18.stateward.v1.ThreadInfo\"\x87\x04\n\nThreadPart\x12,\n\x06thread\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.BackupThreadH\x00\x12(\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x18.stateward.v1.BackupBlobH\x00\x12\x13\n\tblob_data\x18\x03 \x01(\x0cH\x00\x12.\n\x07version\x18\x04 \x01(\x0b\x32\x1b.stateward.v1.BackupVersionH\x00\x12$\n\x05state\x18\x05 \x01(\x0b\x32\x13.stateward.v1.StateH\x00\x12\"\n\x04\x64iff\x18\x06 \x01(\x0b\x32\x12.stateward.v1.DiffH\x00\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x07 \x01(\x0b\x32\x1a.stateward.v1.BackupEffectH\x00\x12,\n\x06signal\x18\x08 \x01(\x0b\x32\x1a.stateward.v1.BackupSignalH\x00\x12&\n\x03\x65nd\x18\t \x01(\x0b\x32\x17.stateward.v1.BackupEndH\x00\x12,\n\x06record\x18\n \x01(\x0b\x32\x1a.stateward.v1.BackupRecordH\x00\x12*\n\x05\x65ntry\x18\x0b \x01(\x0b\x32\x19.stateward.v1.BackupEntryH\x00\x12,\n\x07objects\x18\x0c \x01(\x0b\x32\x19.stateward.v1.TreeObjectsH\x00\x42\x06\n\x04part\"\x93\x02\n\x0c\x42\x61\x63kupThread\x12,\n\x07options\x18\x01 \x01(\x0b\x32\x1b.stateward.v1.ThreadOptions\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x0b\x66orked_from\x18\x04 \x01(\x0b\x32\x18.stateward.v1.ForkSource\x12\x13\n\x0btoken_floor\x18\x05 \x01(\x03\x12/\n\x0boldest_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"E\n\nBackupBlob\x12#\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x15.stateward.v1.BlobRef\x12\x12\n\nmedia_type\x18\x02 \x01(\t\"\x87\x02\n\rBackupVersion\x12,\n\ncheckpoint\x18\x01 \x01(\x0b\x32\x18.stateward.v1.Checkpoint\x12\r\n\x05whole\x18\x02 \x01(\x08\x12\x42\n\x0cretired_logs\x18\x03 \x03(\x0b\x32,.stateward.v1.BackupVersion.RetiredLogsEntry\x12\x15\n\racked_signals\x18\x04 \x03(\t\x12*\n\x07request\x18\x05 \x01(\x0b\x32\x19.stateward.v1.RequestMark\x1a\x32\n\x10RetiredLogsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"3\n\x0bRequestMark\x12\x0f\n\x07id_hash\x18\x01 \x01(\x0c\x12\x13\n\x0b\x66ingerprint\x18\x02 \x01(\x0c\"U\n\x0c\x42\x61\x63kupEffect\x12,\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0b\x32\x1c.stateward.v1.RecordedEffect\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\":\n\x0c\x42\x61\x63kupRecord\x12*\n\x06record\x18\x01 \x01(\x0b\x32\x1a.stateward.v1.StoredRecord\"`\n\x0c\x42\x61\x63kupSignal\x12$\n\x06signal\x18\x01 \x01(\x0b\x32\x14.stateward.v1.Signal\x12*\n\x07request\x18\x02 \x01(\x0b\x32\x19.stateward.v1.RequestMark\">\n\x0b\x42\x61\x63kupEntry\x12\x0c\n\x04kind\x18\x01 \x01(\x05\x12\x10\n\x08metadata\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\x0c\"\xfa\x01\n\tBackupEnd\x12\x14\n\x0clast_version\x18\x01 \x01(\x03\x12&\n\x08\x62ranches\x18\x02 \x03(\x0b\x32\x14.stateward.v1.Branch\x12\x1f\n\x04tags\x18\x03 \x03(\x0b\x32\x11.stateward.v1.Tag\x12\x10\n\x08versions\x18\x04 \x01(\x03\x12\r\n\x05\x62lobs\x18\x05 \x01(\x03\x12\x0f\n\x07\x65\x66\x66\x65\x63ts\x18\x06 \x01(\x03\x12\x0f\n\x07signals\x18\x07 \x01(\x03\x12\x18\n\x10\x64\x65leted_branches\x18\x08 \x03(\t\x12\x0f\n\x07records\x18\t \x01(\x03\x12\x0f\n\x07\x65ntries\x18\n \x01(\x03\x12\x0f\n\x07objects\x18\x0b \x01(\x03\x32\xe7\x01\n\rBackupService\x12g\n\x0c\x45xportThread\x12!.stateward.v1.ExportThreadRequest\x1a\".stateward.v1.ExportThreadResponse\"\x0e\xea\xe0\x18\n\x08\x02\x12\x06thread0\x01\x12m\n\x0cImportThread\x12!.stateward.v1.ImportThreadRequest\x1a\".stateward.v1.ImportThreadResponse\"\x14\xea\xe0\x18\x10\x08\x03\x12\x0c\x62\x65gin.thread(\x01\x42w\n\x10\x63om.stateward.v1B\x12\x42\x61\x63kupServiceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,38 +49,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BACKUPSERVICE'].methods_by_name['ExportThread']._serialized_options = b'\352\340\030\n\010\002\022\006thread'
   _globals['_BACKUPSERVICE'].methods_by_name['ImportThread']._loaded_options = None
   _globals['_BACKUPSERVICE'].methods_by_name['ImportThread']._serialized_options = b'\352\340\030\020\010\003\022\014begin.thread'
-  _globals['_EXPORTTHREADREQUEST']._serialized_start=327
-  _globals['_EXPORTTHREADREQUEST']._serialized_end=383
-  _globals['_EXPORTTHREADRESPONSE']._serialized_start=385
-  _globals['_EXPORTTHREADRESPONSE']._serialized_end=448
-  _globals['_IMPORTTHREADREQUEST']._serialized_start=450
-  _globals['_IMPORTTHREADREQUEST']._serialized_end=554
-  _globals['_IMPORTBEGIN']._serialized_start=556
-  _globals['_IMPORTBEGIN']._serialized_end=649
-  _globals['_IMPORTTHREADRESPONSE']._serialized_start=651
-  _globals['_IMPORTTHREADRESPONSE']._serialized_end=755
-  _globals['_THREADPART']._serialized_start=758
-  _globals['_THREADPART']._serialized_end=1231
-  _globals['_BACKUPTHREAD']._serialized_start=1234
-  _globals['_BACKUPTHREAD']._serialized_end=1509
-  _globals['_BACKUPBLOB']._serialized_start=1511
-  _globals['_BACKUPBLOB']._serialized_end=1580
-  _globals['_BACKUPVERSION']._serialized_start=1583
-  _globals['_BACKUPVERSION']._serialized_end=1846
-  _globals['_BACKUPVERSION_RETIREDLOGSENTRY']._serialized_start=1796
-  _globals['_BACKUPVERSION_RETIREDLOGSENTRY']._serialized_end=1846
-  _globals['_REQUESTMARK']._serialized_start=1848
-  _globals['_REQUESTMARK']._serialized_end=1899
-  _globals['_BACKUPEFFECT']._serialized_start=1901
-  _globals['_BACKUPEFFECT']._serialized_end=1986
-  _globals['_BACKUPRECORD']._serialized_start=1988
-  _globals['_BACKUPRECORD']._serialized_end=2046
-  _globals['_BACKUPSIGNAL']._serialized_start=2048
-  _globals['_BACKUPSIGNAL']._serialized_end=2144
-  _globals['_BACKUPENTRY']._serialized_start=2146
-  _globals['_BACKUPENTRY']._serialized_end=2208
-  _globals['_BACKUPEND']._serialized_start=2211
-  _globals['_BACKUPEND']._serialized_end=2444
-  _globals['_BACKUPSERVICE']._serialized_start=2447
-  _globals['_BACKUPSERVICE']._serialized_end=2678
+  _globals['_EXPORTTHREADREQUEST']._serialized_start=357
+  _globals['_EXPORTTHREADREQUEST']._serialized_end=413
+  _globals['_EXPORTTHREADRESPONSE']._serialized_start=415
+  _globals['_EXPORTTHREADRESPONSE']._serialized_end=478
+  _globals['_IMPORTTHREADREQUEST']._serialized_start=480
+  _globals['_IMPORTTHREADREQUEST']._serialized_end=584
+  _globals['_IMPORTBEGIN']._serialized_start=586
+  _globals['_IMPORTBEGIN']._serialized_end=679
+  _globals['_IMPORTTHREADRESPONSE']._serialized_start=681
+  _globals['_IMPORTTHREADRESPONSE']._serialized_end=785
+  _globals['_THREADPART']._serialized_start=788
+  _globals['_THREADPART']._serialized_end=1307
+  _globals['_BACKUPTHREAD']._serialized_start=1310
+  _globals['_BACKUPTHREAD']._serialized_end=1585
+  _globals['_BACKUPBLOB']._serialized_start=1587
+  _globals['_BACKUPBLOB']._serialized_end=1656
+  _globals['_BACKUPVERSION']._serialized_start=1659
+  _globals['_BACKUPVERSION']._serialized_end=1922
+  _globals['_BACKUPVERSION_RETIREDLOGSENTRY']._serialized_start=1872
+  _globals['_BACKUPVERSION_RETIREDLOGSENTRY']._serialized_end=1922
+  _globals['_REQUESTMARK']._serialized_start=1924
+  _globals['_REQUESTMARK']._serialized_end=1975
+  _globals['_BACKUPEFFECT']._serialized_start=1977
+  _globals['_BACKUPEFFECT']._serialized_end=2062
+  _globals['_BACKUPRECORD']._serialized_start=2064
+  _globals['_BACKUPRECORD']._serialized_end=2122
+  _globals['_BACKUPSIGNAL']._serialized_start=2124
+  _globals['_BACKUPSIGNAL']._serialized_end=2220
+  _globals['_BACKUPENTRY']._serialized_start=2222
+  _globals['_BACKUPENTRY']._serialized_end=2284
+  _globals['_BACKUPEND']._serialized_start=2287
+  _globals['_BACKUPEND']._serialized_end=2537
+  _globals['_BACKUPSERVICE']._serialized_start=2540
+  _globals['_BACKUPSERVICE']._serialized_end=2771
 # @@protoc_insertion_point(module_scope)

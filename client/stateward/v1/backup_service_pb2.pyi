@@ -9,6 +9,7 @@ from stateward.v1 import record_pb2 as _record_pb2
 from stateward.v1 import signal_pb2 as _signal_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_pb2 as _thread_pb2
+from stateward.v1 import workspace_pb2 as _workspace_pb2
 from stateward.v1 import write_pb2 as _write_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -59,7 +60,7 @@ class ImportThreadResponse(_message.Message):
     def __init__(self, receipt: _Optional[_Union[_write_pb2.Receipt, _Mapping]] = ..., thread: _Optional[_Union[_thread_pb2.ThreadInfo, _Mapping]] = ...) -> None: ...
 
 class ThreadPart(_message.Message):
-    __slots__ = ("thread", "blob", "blob_data", "version", "state", "diff", "effect", "signal", "end", "record", "entry")
+    __slots__ = ("thread", "blob", "blob_data", "version", "state", "diff", "effect", "signal", "end", "record", "entry", "objects")
     THREAD_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
     BLOB_DATA_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +72,7 @@ class ThreadPart(_message.Message):
     END_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
     ENTRY_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
     thread: BackupThread
     blob: BackupBlob
     blob_data: bytes
@@ -82,7 +84,8 @@ class ThreadPart(_message.Message):
     end: BackupEnd
     record: BackupRecord
     entry: BackupEntry
-    def __init__(self, thread: _Optional[_Union[BackupThread, _Mapping]] = ..., blob: _Optional[_Union[BackupBlob, _Mapping]] = ..., blob_data: _Optional[bytes] = ..., version: _Optional[_Union[BackupVersion, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., effect: _Optional[_Union[BackupEffect, _Mapping]] = ..., signal: _Optional[_Union[BackupSignal, _Mapping]] = ..., end: _Optional[_Union[BackupEnd, _Mapping]] = ..., record: _Optional[_Union[BackupRecord, _Mapping]] = ..., entry: _Optional[_Union[BackupEntry, _Mapping]] = ...) -> None: ...
+    objects: _workspace_pb2.TreeObjects
+    def __init__(self, thread: _Optional[_Union[BackupThread, _Mapping]] = ..., blob: _Optional[_Union[BackupBlob, _Mapping]] = ..., blob_data: _Optional[bytes] = ..., version: _Optional[_Union[BackupVersion, _Mapping]] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., diff: _Optional[_Union[_diff_pb2.Diff, _Mapping]] = ..., effect: _Optional[_Union[BackupEffect, _Mapping]] = ..., signal: _Optional[_Union[BackupSignal, _Mapping]] = ..., end: _Optional[_Union[BackupEnd, _Mapping]] = ..., record: _Optional[_Union[BackupRecord, _Mapping]] = ..., entry: _Optional[_Union[BackupEntry, _Mapping]] = ..., objects: _Optional[_Union[_workspace_pb2.TreeObjects, _Mapping]] = ...) -> None: ...
 
 class BackupThread(_message.Message):
     __slots__ = ("options", "create_time", "update_time", "forked_from", "token_floor", "oldest_time")
@@ -170,7 +173,7 @@ class BackupEntry(_message.Message):
     def __init__(self, kind: _Optional[int] = ..., metadata: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class BackupEnd(_message.Message):
-    __slots__ = ("last_version", "branches", "tags", "versions", "blobs", "effects", "signals", "deleted_branches", "records", "entries")
+    __slots__ = ("last_version", "branches", "tags", "versions", "blobs", "effects", "signals", "deleted_branches", "records", "entries", "objects")
     LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +184,7 @@ class BackupEnd(_message.Message):
     DELETED_BRANCHES_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
     last_version: int
     branches: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Branch]
     tags: _containers.RepeatedCompositeFieldContainer[_thread_pb2.Tag]
@@ -191,4 +195,5 @@ class BackupEnd(_message.Message):
     deleted_branches: _containers.RepeatedScalarFieldContainer[str]
     records: int
     entries: int
-    def __init__(self, last_version: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., versions: _Optional[int] = ..., blobs: _Optional[int] = ..., effects: _Optional[int] = ..., signals: _Optional[int] = ..., deleted_branches: _Optional[_Iterable[str]] = ..., records: _Optional[int] = ..., entries: _Optional[int] = ...) -> None: ...
+    objects: int
+    def __init__(self, last_version: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[_thread_pb2.Branch, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[_thread_pb2.Tag, _Mapping]]] = ..., versions: _Optional[int] = ..., blobs: _Optional[int] = ..., effects: _Optional[int] = ..., signals: _Optional[int] = ..., deleted_branches: _Optional[_Iterable[str]] = ..., records: _Optional[int] = ..., entries: _Optional[int] = ..., objects: _Optional[int] = ...) -> None: ...

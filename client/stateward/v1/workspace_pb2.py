@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstateward/v1/workspace.proto\x12\x0cstateward.v1\"<\n\x07TreeRef\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\r\n\x05\x66iles\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"9\n\rTreeDirectory\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.stateward.v1.TreeEntry\"\xeb\x01\n\tTreeEntry\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12)\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.stateward.v1.TreeEntryKind\x12\x12\n\nexecutable\x18\x03 \x01(\x08\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x10\n\x08mtime_ns\x18\x05 \x01(\x10\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\'\n\x06\x63hunks\x18\x07 \x03(\x0b\x32\x17.stateward.v1.TreeChunk\x12\x0e\n\x06target\x18\x08 \x01(\x0c\x12\r\n\x05\x66iles\x18\t \x01(\x03\x12\x13\n\x0b\x64irectories\x18\n \x01(\x03\"/\n\tTreeChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x05\"\x86\x01\n\nTreeObject\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.stateward.v1.TreeObjectKind\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x1b\n\x0e\x66rame_of_bytes\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x11\n\x0f_frame_of_bytes\"@\n\x08TreeNode\x12\x0c\n\x04path\x18\x01 \x01(\x0c\x12&\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x17.stateward.v1.TreeEntry\"k\n\nTreeChange\x12\x0c\n\x04path\x18\x01 \x01(\x0c\x12\'\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x17.stateward.v1.TreeEntry\x12&\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x17.stateward.v1.TreeEntry*\x86\x01\n\rTreeEntryKind\x12\x1f\n\x1bTREE_ENTRY_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14TREE_ENTRY_KIND_FILE\x10\x01\x12\x1d\n\x19TREE_ENTRY_KIND_DIRECTORY\x10\x02\x12\x1b\n\x17TREE_ENTRY_KIND_SYMLINK\x10\x03*n\n\x0eTreeObjectKind\x12 \n\x1cTREE_OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16TREE_OBJECT_KIND_CHUNK\x10\x01\x12\x1e\n\x1aTREE_OBJECT_KIND_DIRECTORY\x10\x02\x42s\n\x10\x63om.stateward.v1B\x0eWorkspaceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstateward/v1/workspace.proto\x12\x0cstateward.v1\"<\n\x07TreeRef\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\r\n\x05\x66iles\x18\x02 \x01(\x03\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\"9\n\rTreeDirectory\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.stateward.v1.TreeEntry\"\xeb\x01\n\tTreeEntry\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12)\n\x04kind\x18\x02 \x01(\x0e\x32\x1b.stateward.v1.TreeEntryKind\x12\x12\n\nexecutable\x18\x03 \x01(\x08\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x10\n\x08mtime_ns\x18\x05 \x01(\x10\x12\x0e\n\x06\x64igest\x18\x06 \x01(\x0c\x12\'\n\x06\x63hunks\x18\x07 \x03(\x0b\x32\x17.stateward.v1.TreeChunk\x12\x0e\n\x06target\x18\x08 \x01(\x0c\x12\r\n\x05\x66iles\x18\t \x01(\x03\x12\x13\n\x0b\x64irectories\x18\n \x01(\x03\"/\n\tTreeChunk\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x12\n\nsize_bytes\x18\x02 \x01(\x05\"\x86\x01\n\nTreeObject\x12*\n\x04kind\x18\x01 \x01(\x0e\x32\x1c.stateward.v1.TreeObjectKind\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x1b\n\x0e\x66rame_of_bytes\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x11\n\x0f_frame_of_bytes\"8\n\x0bTreeObjects\x12)\n\x07objects\x18\x01 \x03(\x0b\x32\x18.stateward.v1.TreeObject\"@\n\x08TreeNode\x12\x0c\n\x04path\x18\x01 \x01(\x0c\x12&\n\x05\x65ntry\x18\x02 \x01(\x0b\x32\x17.stateward.v1.TreeEntry\"k\n\nTreeChange\x12\x0c\n\x04path\x18\x01 \x01(\x0c\x12\'\n\x06\x62\x65\x66ore\x18\x02 \x01(\x0b\x32\x17.stateward.v1.TreeEntry\x12&\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x17.stateward.v1.TreeEntry*\x86\x01\n\rTreeEntryKind\x12\x1f\n\x1bTREE_ENTRY_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14TREE_ENTRY_KIND_FILE\x10\x01\x12\x1d\n\x19TREE_ENTRY_KIND_DIRECTORY\x10\x02\x12\x1b\n\x17TREE_ENTRY_KIND_SYMLINK\x10\x03*n\n\x0eTreeObjectKind\x12 \n\x1cTREE_OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16TREE_OBJECT_KIND_CHUNK\x10\x01\x12\x1e\n\x1aTREE_OBJECT_KIND_DIRECTORY\x10\x02\x42s\n\x10\x63om.stateward.v1B\x0eWorkspaceProtoP\x01Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\xaa\x02\x0cStateward.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,10 +32,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stateward.v1.workspace_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\020com.stateward.v1B\016WorkspaceProtoP\001Z>github.com/stateward/stateward/gen/go/stateward/v1;statewardv1\252\002\014Stateward.V1'
-  _globals['_TREEENTRYKIND']._serialized_start=767
-  _globals['_TREEENTRYKIND']._serialized_end=901
-  _globals['_TREEOBJECTKIND']._serialized_start=903
-  _globals['_TREEOBJECTKIND']._serialized_end=1013
+  _globals['_TREEENTRYKIND']._serialized_start=825
+  _globals['_TREEENTRYKIND']._serialized_end=959
+  _globals['_TREEOBJECTKIND']._serialized_start=961
+  _globals['_TREEOBJECTKIND']._serialized_end=1071
   _globals['_TREEREF']._serialized_start=46
   _globals['_TREEREF']._serialized_end=106
   _globals['_TREEDIRECTORY']._serialized_start=108
@@ -46,8 +46,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TREECHUNK']._serialized_end=452
   _globals['_TREEOBJECT']._serialized_start=455
   _globals['_TREEOBJECT']._serialized_end=589
-  _globals['_TREENODE']._serialized_start=591
-  _globals['_TREENODE']._serialized_end=655
-  _globals['_TREECHANGE']._serialized_start=657
-  _globals['_TREECHANGE']._serialized_end=764
+  _globals['_TREEOBJECTS']._serialized_start=591
+  _globals['_TREEOBJECTS']._serialized_end=647
+  _globals['_TREENODE']._serialized_start=649
+  _globals['_TREENODE']._serialized_end=713
+  _globals['_TREECHANGE']._serialized_start=715
+  _globals['_TREECHANGE']._serialized_end=822
 # @@protoc_insertion_point(module_scope)

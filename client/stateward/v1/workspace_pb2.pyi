@@ -87,6 +87,12 @@ class TreeObject(_message.Message):
     frame_of_bytes: int
     def __init__(self, kind: _Optional[_Union[TreeObjectKind, str]] = ..., digest: _Optional[bytes] = ..., data: _Optional[bytes] = ..., frame_of_bytes: _Optional[int] = ...) -> None: ...
 
+class TreeObjects(_message.Message):
+    __slots__ = ("objects",)
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[TreeObject]
+    def __init__(self, objects: _Optional[_Iterable[_Union[TreeObject, _Mapping]]] = ...) -> None: ...
+
 class TreeNode(_message.Message):
     __slots__ = ("path", "entry")
     PATH_FIELD_NUMBER: _ClassVar[int]

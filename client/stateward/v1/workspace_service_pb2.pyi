@@ -37,8 +37,8 @@ class WriteObjectsRequest(_message.Message):
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     begin: ObjectsBegin
-    objects: TreeObjects
-    def __init__(self, begin: _Optional[_Union[ObjectsBegin, _Mapping]] = ..., objects: _Optional[_Union[TreeObjects, _Mapping]] = ...) -> None: ...
+    objects: _workspace_pb2.TreeObjects
+    def __init__(self, begin: _Optional[_Union[ObjectsBegin, _Mapping]] = ..., objects: _Optional[_Union[_workspace_pb2.TreeObjects, _Mapping]] = ...) -> None: ...
 
 class ObjectsBegin(_message.Message):
     __slots__ = ("namespace", "thread", "options")
@@ -49,12 +49,6 @@ class ObjectsBegin(_message.Message):
     thread: str
     options: _write_pb2.WriteOptions
     def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., options: _Optional[_Union[_write_pb2.WriteOptions, _Mapping]] = ...) -> None: ...
-
-class TreeObjects(_message.Message):
-    __slots__ = ("objects",)
-    OBJECTS_FIELD_NUMBER: _ClassVar[int]
-    objects: _containers.RepeatedCompositeFieldContainer[_workspace_pb2.TreeObject]
-    def __init__(self, objects: _Optional[_Iterable[_Union[_workspace_pb2.TreeObject, _Mapping]]] = ...) -> None: ...
 
 class WriteObjectsResponse(_message.Message):
     __slots__ = ("receipt", "written", "existed", "size_bytes", "stored_bytes")

@@ -7,9 +7,10 @@ A record is one line with a JSON object. All records of a thread are together, i
      "forked_from": {…}, "token_floor": n}
     {…, "kind": "blob", "sha256": …, "size": n, "type": …, "preview": …}   then {…, "kind": "data", "base64": …} until
                                                                         all of its bytes are there
+    {…, "kind": "objects", "objects": [{"directory": true, "sha256": …, "base64": …}, …]}   of trees that versions name
     {…, "kind": "version", "version": 3, "parent_version": 2, "branch": "main", "time": …, "status": "running",
      "checkpoint_id", "status_detail", "step", "schema_version", "labels", "attributes", "metadata", "metrics",
-     "wait_id", "question", "acked_signals", "edit_bytes", "request", and
+     "wait_id", "question", "acked_signals", "edit_bytes", "request", "workspace": {"sha256", "files", "size"}, and
      "edits": [EDIT, …]     from its parent to it, or, if its parent was pruned or it began as a copy,
      "state": {"slots": {name: VALUE}, "logs": {name: {"first_index", "rewritten_version", "values"}},
                "retired_logs": {name: index}}}
@@ -19,8 +20,8 @@ A record is one line with a JSON object. All records of a thread are together, i
     {…, "kind": "signal", "signal_id", "name", "time", "payload", "sender", "wait_id", "parts", "request"}
     {…, "kind": "entry", "number": n, "metadata", "content"}   of a kind of entries that has no record of its own
     {…, "kind": "end", "last_version", "branches", "tags": {name: version}, "versions", "blobs", "effects", "signals",
-     "records", "entries", "deleted_branches", "sha256": of all lines of the thread before this one, each with its
-     newline; not checked if it is missing}
+     "records", "entries", "objects", "deleted_branches", "sha256": of all lines of the thread before this one, each
+     with its newline; not checked if it is missing}
 
 and the file ends with {"stateward_version": 1, "kind": "file_end", "threads": n}. `exporting.py` has EDIT and VALUE;
 times are ISO 8601, other bytes in base64, SHA-256 in hex. "request" holds the two hashes by which the
@@ -47,6 +48,7 @@ from stateward.v1.effect_pb2 import EffectState
 from stateward.v1.record_pb2 import StoredRecord
 from stateward.v1.signal_pb2 import Question
 from stateward.v1.state_pb2 import State
+from stateward.v1.workspace_pb2 import TREE_OBJECT_KIND_DIRECTORY, TreeObject
 
 if TYPE_CHECKING:
     from stateward import Client
@@ -85,6 +87,8 @@ def _record(part: backup.ThreadPart) -> dict[str, Any]:
             return found | ({"preview": to_base64(ref.preview)} if ref.preview else {})
         case "blob_data":
             return {KIND: "data", "base64": to_base64(part.blob_data)}
+        case "objects":
+            return {KIND: "objects", "objects": [_object_record(each) for each in part.objects.objects]}
         case "version":
             return _version_record(part.version)
         case "effect":
@@ -166,11 +170,20 @@ def _version_record(version: backup.BackupVersion) -> dict[str, Any]:
         record["step"] = each.step
     if each.HasField("metadata"):
         record["metadata"] = value_to_json(each.metadata)
+    if each.HasField("workspace"):
+        tree = each.workspace
+        record["workspace"] = {"sha256": tree.digest.hex(), "files": tree.files, "size": tree.size_bytes}
     if version.whole:
         record["state"] = {"slots": {}, "logs": {}, **_given(retired_logs=dict(version.retired_logs))}
     else:
         record["edits"] = []
     return record
+
+
+def _object_record(each: TreeObject) -> dict[str, Any]:
+    is_directory = each.kind == TREE_OBJECT_KIND_DIRECTORY
+    facts = _given(directory=is_directory, frame_of_bytes=each.frame_of_bytes)
+    return facts | {"sha256": each.digest.hex(), "base64": to_base64(each.data)}
 
 
 def _question_record(question: Question) -> dict[str, Any]:
@@ -261,7 +274,7 @@ def _end_record(end: backup.BackupEnd) -> dict[str, Any]:
         "blobs": end.blobs,
         "effects": end.effects,
         "signals": end.signals,
-        **_given(records=end.records, entries=end.entries),
+        **_given(records=end.records, entries=end.entries, objects=end.objects),
         **_given(deleted_branches=list(end.deleted_branches)),
     }
 

@@ -21,6 +21,7 @@ from stateward.v1.effect_pb2 import EffectState
 from stateward.v1.signal_pb2 import Question, QuestionPart
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import Branch, ForkSource, Tag
+from stateward.v1.workspace_pb2 import TREE_OBJECT_KIND_CHUNK, TREE_OBJECT_KIND_DIRECTORY, TreeObject, TreeObjects
 
 VERSION_FACTS = (
     "checkpoint_id", "parent_checkpoint_id", "status_detail", "schema_version", "labels", "metrics", "wait_id",
@@ -41,6 +42,8 @@ def parts_of(record: Mapping[str, Any], *, keep_all: bool = False) -> Iterator[b
             yield part
         case "data":
             yield backup.ThreadPart(blob_data=from_base64(record["base64"]))
+        case "objects":
+            yield backup.ThreadPart(objects=TreeObjects(objects=map(_object, record["objects"])))
         case "version":
             yield from _version(record)
         case "effect":
@@ -112,6 +115,9 @@ def _version(record: Mapping[str, Any]) -> Iterator[backup.ThreadPart]:
                 parts=[QuestionPart(**each) for each in question.get("parts", ())],
             )
         )
+    if tree := record.get("workspace"):
+        shown.workspace.digest = bytes.fromhex(tree["sha256"])
+        shown.workspace.files, shown.workspace.size_bytes = tree["files"], tree["size"]
     _read_mark(version.request, record)
     if not version.whole:
         yield backup.ThreadPart(version=version)
@@ -192,6 +198,14 @@ def _kept(record: Mapping[str, Any], *, keep_all: bool) -> backup.BackupRecord:
     return part
 
 
+def _object(each: Mapping[str, Any]) -> TreeObject:
+    kind = TREE_OBJECT_KIND_DIRECTORY if each.get("directory") else TREE_OBJECT_KIND_CHUNK
+    made = TreeObject(kind=kind, digest=bytes.fromhex(each["sha256"]), data=from_base64(each["base64"]))
+    if size_bytes := each.get("frame_of_bytes"):
+        made.frame_of_bytes = size_bytes
+    return made
+
+
 def _signal(record: Mapping[str, Any]) -> backup.BackupSignal:
     part = backup.BackupSignal()
     each = part.signal
@@ -216,6 +230,7 @@ def _end(record: Mapping[str, Any]) -> backup.BackupEnd:
         signals=record["signals"],
         records=record.get("records", 0),
         entries=record.get("entries", 0),
+        objects=record.get("objects", 0),
         deleted_branches=record.get("deleted_branches", ()),
     )
 

@@ -34,6 +34,7 @@ from stateward.v1.record_pb2 import RecordWrite
 from stateward_sidecar.codec.edits import MAX_MEDIA_TYPE_BYTES, MAX_PREVIEW_BYTES, check_name
 from stateward_sidecar.errors import InvalidField, StatewardError
 from stateward_sidecar.service.checks import check, checkparts, checkrecords
+from stateward_sidecar.service.checks.checktrees import check_objects, check_workspace
 from stateward_sidecar.store.blobs.blobwrite import BLOB_BYTES_MAX
 from stateward_sidecar.store.thread.threads import bare_name, check_new
 
@@ -100,6 +101,12 @@ def _check_version(version: BackupVersion) -> None:
     if shown.HasField("question"):
         save.question.CopyFrom(shown.question)
     check.check_description(save)
+    if shown.HasField("workspace"):
+        save.workspace.CopyFrom(shown.workspace)
+        try:
+            check_workspace(save)
+        except StatewardError as error:
+            raise check.in_item(error, "checkpoint") from None
     _check_times(shown, "create_time")
     for name, index in version.retired_logs.items():
         check_name(name, "retired_logs")
@@ -188,6 +195,7 @@ def _check_times(message: Message, *fields: str, prefix: str = "") -> None:
 _CHECKS: dict[str, Callable[[Any], None]] = {
     "thread": _check_thread,
     "blob": _check_blob,
+    "objects": lambda part: check_objects(part.objects, "objects"),
     "version": _check_version,
     "effect": _check_effect,
     "record": _check_record,

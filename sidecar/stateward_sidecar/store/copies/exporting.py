@@ -9,7 +9,7 @@ The export holds no transaction between two steps, and no more than one version 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -40,20 +40,22 @@ from stateward_sidecar.codec.varints import unframe
 from stateward_sidecar.errors import (
     BlobNotFound,
     Corrupt,
-    FeatureUnavailable,
     Fenced,
     HistoryElsewhere,
+    QueueFull,
     VersionPruned,
 )
 from stateward_sidecar.store.blobs.blobread import BlobReader
 from stateward_sidecar.store.blobs.blobrows import find_blob, list_blobs, view_blob
 from stateward_sidecar.store.blobs.blobwrite import require_blobs
+from stateward_sidecar.store.copies.trees import export_objects
 from stateward_sidecar.store.items.recordviews import RecordViews
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.admitting import token_floor
 from stateward_sidecar.store.journal.kind import Kind
 from stateward_sidecar.store.journal.views import view_branch, view_entry
 from stateward_sidecar.store.kinds.effect import page_effects, read_value, view_effect
+from stateward_sidecar.store.kinds.objects import object_rows
 from stateward_sidecar.store.kinds.record import is_expired, records_after, view_record
 from stateward_sidecar.store.kinds.record import read_value as read_record
 from stateward_sidecar.store.kinds.signal import view_signal
@@ -103,8 +105,6 @@ class Exporter:
             thread = self._threads.get(txn, request.namespace, request.thread)
             if thread.floor_sequence or thread.floor_version:
                 raise replay.history_elsewhere(thread.identity)
-            if thread.head.objects:
-                raise FeatureUnavailable("a thread with trees of files cannot be exported yet")
         require_blobs(self._context, thread)
         return _messages(self._parts(request, self._look(request, thread)))
 
@@ -155,6 +155,7 @@ class Exporter:
                 yield ThreadPart(blob=BackupBlob(blob=view_blob(record), media_type=record.media_type))
                 for segment in reader.segments(file):
                     yield ThreadPart(blob_data=segment)
+        objects = yield from self._objects(request, moment)
         sent, deleted = Rising(), set[str]()
         for version in moment.pruned.missing(moment.head.last_version):
             parts, tree = read(partial(self._version, version, sent))
@@ -185,8 +186,27 @@ class Exporter:
             yield from (ThreadPart(entry=entry) for entry in carried)
         deleted -= moment.branches.keys()
         end = _end(moment, sent, deleted)
-        end.effects, end.records, end.entries = effects, records, entries
+        end.effects, end.records, end.entries, end.objects = effects, records, entries, objects
         yield ThreadPart(end=end)
+
+    def _objects(self, request: ExportThreadRequest, moment: _Moment) -> Generator[ThreadPart, None, int]:
+        """Yields all objects of trees. Returns how many. Raises QueueFull if a sweep moves them meanwhile."""
+        context, removals, places = self._context, self._context.trees.removals, dict[int, dict[int, object]]()
+        if not moment.head.objects:
+            return 0
+        with context.engine.read() as txn:
+            thread = self._thread(txn, request, moment)
+            for key, place in object_rows(txn, thread.identity):
+                places.setdefault(place.sequence, {})[place.at] = key
+        try:
+            for sequence in sorted(places):
+                for part in export_objects(context, thread, sequence, places[sequence]):
+                    yield ThreadPart(objects=part)
+        except (Corrupt, BlobNotFound):
+            if removals != context.trees.removals:
+                raise QueueFull("objects were moved during the export; try again", thread=thread.name) from None
+            raise
+        return sum(map(len, places.values()))
 
     def _state(
         self, request: ExportThreadRequest, moment: _Moment, version: int, tree: StateTree

@@ -8,17 +8,19 @@ the first version that names them. A copy is invisible until it is complete (``h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import lmdb
 
 from stateward.storage.v1.head_pb2 import BranchHead, ThreadHead
 from stateward.storage.v1.journal_pb2 import (
+    BlobRecord,
     CheckpointBody,
     EffectRecord,
     EntryHeader,
     EntryMetadata,
+    ObjectsBody,
     RecordBatch,
     RecordChange,
     RecordsBody,
@@ -27,6 +29,7 @@ from stateward.storage.v1.journal_pb2 import (
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE, ForkSource, ThreadOptions
 from stateward.v1.thread_pb2 import ThreadInfo as ThreadMessage
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, ForkThreadResponse
+from stateward.v1.workspace_pb2 import TreeRef
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.entry import EntryContent
@@ -34,9 +37,11 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.snapshot import to_snapshot
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import (
+    BlobNotFound,
     Corrupt,
     FeatureUnavailable,
     KeyUnavailable,
+    QueueFull,
     ThreadExists,
     VersionNotFound,
     VersionPruned,
@@ -45,7 +50,8 @@ from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits, blobs_in_state
 from stateward_sidecar.store.blobs.blobwrite import copy_blobs, find_blobs, require_blobs
 from stateward_sidecar.store.clean.delete import Deleter
-from stateward_sidecar.store.copies.hidden import Hidden, HiddenVersion
+from stateward_sidecar.store.copies.hidden import Hidden, HiddenVersion, Put
+from stateward_sidecar.store.copies.trees import all_lists, lists_of_tree, read_listed
 from stateward_sidecar.store.items.recordputs import ENTRY_VALUES_BYTES
 from stateward_sidecar.store.items.recordviews import RecordView, RecordViews
 from stateward_sidecar.store.journal import replay
@@ -100,8 +106,6 @@ class Forker:
             check_uid(source.identity, request)
             if source.identity.is_held:
                 raise FeatureUnavailable("a held thread cannot be forked yet: the copy would need its session key")
-            if source.head.objects:
-                raise FeatureUnavailable("a thread with trees of files cannot be forked yet")
             # Together, because nothing is published meanwhile. What is pruned later is missing, and the copy fails.
             with self._context.writer.publishing:
                 version, branches, pruned = source.head.last_version, source.branches.copy(), source.pruned
@@ -185,6 +189,8 @@ class Forker:
         copy.expect(size_bytes)
         copy.take(size_bytes)  # it takes no less, so one that does not fit ends here
         self._copy_blobs(request, source, copy, named)
+        if body.HasField("workspace"):
+            self._copy_objects(request, source, copy, body.workspace)
         content = self._content(request, source, copy, EntryMetadata(checkpoint=body))
         made = HiddenVersion(1, 0, body, content, 0, snapshot, whole=True)
         copy.put(copy.version(made), made.size_bytes)
@@ -238,6 +244,8 @@ class Forker:
             copy.later(copy.tag(name, tagged))
         self._copy_effects(source, copy, anchors - {""})
         self._copy_records(request, source, copy)
+        if source.head.objects:
+            self._copy_objects(request, source, copy)
         for kind in KINDS:
             for each in context.settled(partial(self._carried, source, kind)):
                 copy.later(*copy.carried(kind, each))
@@ -347,6 +355,52 @@ class Forker:
                 copy.put(copy.blob(record, content, time_us))
             else:
                 copy.later(copy.blob(record, content, time_us))
+
+    def _copy_objects(
+        self, request: ForkThreadRequest, source: Thread, copy: Hidden, tree: TreeRef | None = None
+    ) -> None:
+        """Copies the objects of a tree, or of all trees. The copy has the same packs, under a second name."""
+        context = self._context
+
+        def look() -> list[int]:
+            with context.engine.read() as txn:
+                now = self._now(txn, source)
+                return lists_of_tree(txn, context, now, tree) if tree is not None else all_lists(txn, now)
+
+        def read(sequence: int) -> tuple[ObjectsBody, bytes, BlobRecord | None]:
+            with context.engine.read() as txn:
+                return read_listed(txn, context, self._now(txn, source), sequence)
+
+        removals = context.trees.removals
+        try:
+            sequences = context.settled(look)
+            found = [context.settled(partial(read, sequence)) for sequence in sequences]
+            packs = [record for _, _, record in found if record is not None]
+            if packs:
+                require_blobs(context, source, {record.sha256 for record in packs})
+                copy.take(sum(record.stored_bytes for record in packs))
+                copy_blobs(context, source, copy.draft.identity, packs)
+        except (Corrupt, BlobNotFound):
+            if removals != context.trees.removals:  # a sweep has moved them meanwhile
+                raise QueueFull("objects of trees were moved during the copy; try again", thread=source.name) from None
+            raise
+        for body, content, record in found:
+            if record is not None:
+                self._put_first(request, source, copy, EntryMetadata(blob=record), partial(copy.blob, record))
+            metadata = EntryMetadata(objects=body)
+            self._put_first(request, source, copy, metadata, lambda made: copy.objects(made)[0], content)
+
+    def _put_first(
+        self, request: ForkThreadRequest, source: Thread, copy: Hidden, metadata: EntryMetadata,
+        put: Callable[[EntryContent], Put], second: bytes = b"",
+    ) -> None:  # fmt: skip
+        """Puts an entry, which describes the copy if it is the first one."""
+        is_first = not copy.draft.head.tip_sequence
+        made = put(self._content(request, source, copy, metadata, second))
+        if is_first:  # it describes the copy, and the next one must not
+            copy.put(made)
+        else:
+            copy.later(made, len(second))
 
     def _reveal(self, request: ForkThreadRequest, source: Thread, copy: Hidden, version: int) -> ThreadMessage:
         def settle(head: ThreadHead) -> None:

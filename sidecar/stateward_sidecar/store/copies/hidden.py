@@ -44,6 +44,7 @@ from stateward_sidecar.store.journal.kind import Carried, Kind
 from stateward_sidecar.store.journal.views import view_head
 from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.kinds.effect import EFFECT, effect_key, put_effect
+from stateward_sidecar.store.kinds.objects import OBJECTS, open_batch, put_rows
 from stateward_sidecar.store.kinds.record import RECORDS, put_record, record_key, share_out
 from stateward_sidecar.store.kinds.record import index_expiry as index_records_expiry
 from stateward_sidecar.store.kinds.ref import HEADS, TAG_SET
@@ -177,6 +178,20 @@ class Hidden:
             put_blob(txn, self.draft.identity, row)
 
         return put
+
+    def objects(self, content: EntryContent, *, time_us: int = 0) -> tuple[Put, int]:
+        """Returns the put of an entry that lists objects of trees, with their rows, and its size in bytes.
+
+        Their pack is there already. ``time_us``: 0 = that of the entry before it.
+        """
+        metadata = EntryMetadata.FromString(content.metadata)
+
+        def put(txn: lmdb.Transaction) -> None:
+            sequence = self.append(txn, OBJECTS, content, time_us or self.draft.head.update_time_us).sequence
+            placed = open_batch(self.draft.identity, metadata, content.edits).placed
+            self.draft.head.objects += put_rows(txn, self.draft.identity, sequence, placed)
+
+        return put, content.size_bytes
 
     def effect(self, record: EffectRecord, value: bytes, field: str = "effect") -> tuple[Put, int]:
         """Returns the put of an effect, and its size in bytes. The put raises InvalidField, which names ``field``, if

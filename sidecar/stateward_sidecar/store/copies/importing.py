@@ -42,6 +42,7 @@ from stateward_sidecar.errors import InvalidField, QueueFull, ThreadExists
 from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.copies.hidden import Hidden
 from stateward_sidecar.store.copies.incoming import IncomingBlobs, IncomingVersions
+from stateward_sidecar.store.copies.trees import IncomingObjects
 from stateward_sidecar.store.items.recordputs import ENTRY_VALUES_BYTES, RECORDS_MAX
 from stateward_sidecar.store.items.signals import PENDING_MAX
 from stateward_sidecar.store.journal.admitting import check_uid
@@ -56,8 +57,8 @@ from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.thread.threads import NameLock, Threads
 
 # The order in which the kinds of parts must come.
-ORDER = ("thread", "blob", "version", "effect", "record", "signal", "entry", "end")
-_PLACE = {name: place for place, name in enumerate(ORDER)} | {"blob_data": 1, "state": 2, "diff": 2}
+ORDER = ("thread", "blob", "objects", "version", "effect", "record", "signal", "entry", "end")
+_PLACE = {name: place for place, name in enumerate(ORDER)} | {"blob_data": 1, "state": 3, "diff": 3}
 
 
 class Importer:
@@ -113,7 +114,8 @@ class Import:
         self._place = -1
         self._facts = BackupThread()
         self._blobs = IncomingBlobs(context, hidden)
-        self._versions = IncomingVersions(context, hidden, self._blobs)
+        self._objects = IncomingObjects(context, hidden)
+        self._versions = IncomingVersions(context, hidden, self._blobs, self._objects)
         self._effects = self._signals = self._records = self._entries = 0
         self._record_batch, self._record_bytes = RecordBatch(), 0
         self._beside: dict[str, Callable[[Any], None]] = {
@@ -142,6 +144,8 @@ class Import:
                     self._blobs.begin(part.blob)
                 case "blob_data":
                     self._blobs.add(part.blob_data)
+                case "objects":
+                    self._objects.add(part.objects)
                 case "version":
                     self._versions.begin(part.version)
                 case "state":
@@ -161,6 +165,8 @@ class Import:
             raise InvalidField(f"parts.{kind}", f"is out of order: the order is {', '.join(ORDER)}")
         if kind != "blob_data":
             self._blobs.finish(self._hidden.draft.head.update_time_us)
+        if place > _PLACE["objects"]:
+            self._objects.finish()
         if place > _PLACE["version"]:
             self._versions.finish()
         if place > _PLACE["record"]:
@@ -309,6 +315,7 @@ class Import:
         came = {
             "versions": self._versions.came.count, "blobs": len(self._blobs.known), "effects": self._effects,
             "records": self._records, "signals": self._signals, "entries": self._entries,
+            "objects": self._objects.count,
         }  # fmt: skip
         for name, count in came.items():
             if getattr(end, name) != count:
@@ -340,6 +347,7 @@ class Import:
         try:
             if not self._hidden.is_over:
                 self._blobs.discard()
+                self._objects.discard()
                 self._hidden.discard()
         finally:
             self._free_name()

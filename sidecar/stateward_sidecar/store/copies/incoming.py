@@ -22,6 +22,7 @@ from stateward_sidecar.errors import EditConflict, InvalidField, StateTooLarge
 from stateward_sidecar.store.blobs.blobwrite import Sealing
 from stateward_sidecar.store.blobs.segments import has_due, is_due, seal_segments
 from stateward_sidecar.store.copies.hidden import Hidden, HiddenVersion
+from stateward_sidecar.store.copies.trees import IncomingObjects
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.ranges import Rising
@@ -150,8 +151,11 @@ def seal_hidden(context: Context, hidden: Hidden, tree: StateTree) -> StateTree:
 class IncomingVersions:
     """Receives versions in ascending order. A version is complete when the next part of another kind comes."""
 
-    def __init__(self, context: Context, hidden: Hidden, blobs: IncomingBlobs) -> None:
+    def __init__(
+        self, context: Context, hidden: Hidden, blobs: IncomingBlobs, objects: IncomingObjects
+    ) -> None:
         self.came = Rising()
+        self._objects = objects
         self._context = context
         self._hidden = hidden
         self._blobs = blobs
@@ -229,6 +233,8 @@ class IncomingVersions:
         self._blobs.check(self._named, number)
         tree, edits = self._apply(version, content)
         body = _body(version)
+        if body.HasField("workspace"):
+            self._objects.check(body.workspace)
         if isinstance(content, Diff):
             describe_numbers(body, content, tree)
         del content
@@ -311,4 +317,6 @@ def _body(version: BackupVersion) -> CheckpointBody:
         body.metadata.CopyFrom(shown.metadata)
     if shown.HasField("question"):
         body.question.CopyFrom(shown.question)
+    if shown.HasField("workspace"):
+        body.workspace.CopyFrom(shown.workspace)
     return body

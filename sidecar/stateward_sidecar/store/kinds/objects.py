@@ -113,6 +113,13 @@ def read_batch(txn: lmdb.Transaction, identity: Identity, sequence: int, cache: 
     return open_batch(identity, metadata, replay.read_edits(txn, identity, entry, cache))
 
 
+def read_list(txn: lmdb.Transaction, identity: Identity, sequence: int, cache: Cache) -> tuple[ObjectsBody, bytes]:
+    """Returns both parts of such an entry, for a copy. Raises Corrupt."""
+    entry = replay.read_entry(txn, identity, sequence)
+    metadata = replay.open_metadata(identity, entry)
+    return metadata.objects, replay.read_edits(txn, identity, entry, cache)
+
+
 def open_batch(identity: Identity, metadata: EntryMetadata, second: bytes) -> OpenBatch:
     """Parses both parts of an entry. Raises Corrupt."""
     try:
