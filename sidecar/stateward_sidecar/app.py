@@ -265,7 +265,6 @@ def _make_parts(
         ),
         delivery.deliver, on_fatal,
     )  # fmt: skip
-    _check_held(store, has_archive=opening is not None)
     store.context.reserve = partial(room.reserve, loop)
     store.threads.on_change = feed.note
     if callers is not None:
@@ -274,7 +273,8 @@ def _make_parts(
     archive, commands = opening.make(store) if opening is not None else (None, None)
     durability = DURABILITY_ARCHIVED if settings.default_durability == "archived" else DURABILITY_COMMITTED
     turns = Turns(loop)
-    ownership = Ownership(store, archive, durability)
+    held = HeldGate(store, archive)
+    ownership = Ownership(store, archive, durability, held)
     calls = Calls(store, Gather(loop, store.context.writer), ownership, room.answers, turns)
     measures = Measures() if settings.metrics is not None else None
     if measures is not None:
@@ -327,7 +327,8 @@ def _make_parts(
         services,
         settings.max_state_bytes, ownership.gate, room, turns, measures.calls if measures is not None else None,
         callers, gather=calls.gather if settings.has_frames else None,
-        listeners=len(settings.listen), tls=tls, held=HeldGate(store),
+        listeners=len(settings.listen), tls=tls,
+        held=held,
     )  # fmt: skip
     metrics = None
     if measures is not None and settings.metrics is not None:
@@ -550,19 +551,14 @@ async def _sweep(store: Store, interval_s: float) -> None:
             failures.note("sweep")
 
 
-def _check_held(store: Store, *, has_archive: bool) -> None:
-    """Raises StartError if the store has what an archive cannot take."""
-    if has_archive and store.context.keystore.held_uids:
-        store.context.keystore.close()
-        store.context.engine.close()
-        raise StartError("the data directory has held threads, and a daemon with an archive cannot keep them yet")
-
-
 async def _lock(store: Store, held_for_s: float) -> None:
     """Locks held threads some time after their last call."""
     while True:
         await asyncio.sleep(min(LOCK_LOOK_S, held_for_s / 4))
-        store.lock_held(held_for_s)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, store.lock_held, held_for_s)
+        except Exception:  # noqa: BLE001  (the next round tries again)
+            failures.note("lock")
 
 
 def _find_key(settings: Settings) -> Key | None:

@@ -1,5 +1,5 @@
-"""Security events: calls that were denied, keys and tokens that changed, threads that were deleted or taken, and
-what lies open. Each is a line of the log with the fact `security`, and one of the audit log if there is one.
+"""Security events: calls that were denied, keys and tokens that changed, threads that were deleted, taken or locked,
+and what lies open. Each is a line of the log with the fact `security`, and one of the audit log if there is one.
 
 An event names its principal, its method, the uid of its thread and its peer, as far as they are known. It never says
 what a thread is called or holds.
@@ -20,7 +20,7 @@ from typing import Any
 from stateward_sidecar.measures import events
 from stateward_sidecar.telemetry import log
 
-DENIED, CHANGED, DELETED, TAKEN, EXPOSED = "denied", "changed", "deleted", "taken", "exposed"
+DENIED, CHANGED, DELETED, TAKEN, EXPOSED, LOCKED = "denied", "changed", "deleted", "taken", "exposed", "locked"
 _LEVELS = {DENIED: log.warning, TAKEN: log.warning, EXPOSED: log.warning}
 """Of the lines in the log; the others are info."""
 CALLER_LINES, CALLER_LINES_PER_S = 10, 1.0

@@ -21,7 +21,7 @@ from stateward.v1.admin_service_pb2 import ArchiveStats
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_OWNED, THREAD_ACCESS_REMOTE
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar.archive.objects.fetch import Fetcher
-from stateward_sidecar.archive.objects.holds import MOMENTS_MAX, ArchiveState, Hold, Name, Options
+from stateward_sidecar.archive.objects.holds import CUT_MAX, MOMENTS_MAX, ArchiveState, Hold, Name, Options
 from stateward_sidecar.archive.objects.keys import Keys
 from stateward_sidecar.archive.objects.packs import Names
 from stateward_sidecar.archive.objects.start import BOOT_ID_BYTES, find_former_boots, remember_boot
@@ -30,14 +30,17 @@ from stateward_sidecar.archive.own.history import History
 from stateward_sidecar.archive.own.reconcile import Reconciler, set_back
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.metered import Wire
+from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.archive.requests.waiting import Lanes
 from stateward_sidecar.archive.ship.blobs import BlobCarrier
 from stateward_sidecar.archive.ship.delete import Expirer, Remover
+from stateward_sidecar.archive.ship.locked import LockedThreads
 from stateward_sidecar.archive.ship.schedule import Leaver, Schedule
 from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     Fenced,
+    Locked,
     NewerFormat,
     NotOwner,
     ShuttingDown,
@@ -46,6 +49,7 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.journal.finding import check_history, fenced_by
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.context import ArchiveHooks
@@ -70,7 +74,8 @@ class Archive:
         self.lanes = Lanes()
         hooks = ArchiveHooks(
             {}, self._on_entry, self._before_large, self._refresh, self._cleared, self._check_blob, self._gone,
-            self._expire, self._own, self._complete, self._is_away, self._is_own,
+            self._expire, self._own, self._complete, self._is_away, self._is_own, self._unshipped, self._lock,
+            self._locked_gone, self._expire_locked,
         )  # fmt: skip
         self.state = ArchiveState(
             store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
@@ -86,6 +91,7 @@ class Archive:
         self._shipper = Shipper(self.state, self.fetcher, self.reconciler, self.attacher)
         self._remover = Remover(self.state, self.fetcher, self.reconciler, self.attacher, self._shipper)
         self._expirer = Expirer(self.state, self.fetcher, self.reconciler, self.attacher, self._remover)
+        self._locked = LockedThreads(self.state, self.fetcher)
         self.schedule = Schedule(self.state, self.lanes, self._ship)
         self.leaver = Leaver(self.state, self._shipper, self._ship)
         context.archive = hooks
@@ -124,11 +130,14 @@ class Archive:
         return self.attacher.confirm((namespace, name))
 
     def own(
-        self, namespace: str, name: str, *, take_over: bool = False, must_exist: bool = False, claims: bool = True
+        self, namespace: str, name: str, *, take_over: bool = False, must_exist: bool = False, claims: bool = True,
+        session_key: bytes = b"",
     ) -> None:  # fmt: skip
         """See ``Attacher.own``."""
         self._check_running()
-        self.attacher.own((namespace, name), take_over=take_over, must_exist=must_exist, claims=claims)
+        self.attacher.own(
+            (namespace, name), take_over=take_over, must_exist=must_exist, claims=claims, session_key=session_key
+        )
 
     def has_claimed(self, namespace: str, name: str) -> bool:
         """Returns True if this process has claimed a name that has no thread yet. Makes no request."""
@@ -139,10 +148,10 @@ class Archive:
         self._check_running()
         self.attacher.unclaim((namespace, name))
 
-    def know(self, namespace: str, name: str) -> None:
+    def know(self, namespace: str, name: str, session_key: bytes = b"") -> None:
         """See ``Attacher.know``."""
         self._check_running()
-        self.attacher.know((namespace, name))
+        self.attacher.know((namespace, name), session_key)
 
     def complete(self, namespace: str, name: str, *, for_retry: bool = False) -> None:
         """See ``Completer.complete``."""
@@ -164,6 +173,21 @@ class Archive:
         """Makes a thread unreadable in the archive and returns its uid. See ``Remover.remove``."""
         self._check_running()
         return self._remover.remove(request)
+
+    def settle_locked(self, namespace: str, name: str, error: Locked) -> bool:
+        """See ``LockedThreads.settle``."""
+        self._check_running()
+        uid = bytes.fromhex(error.metadata.get("uid", ""))
+        with self.state.locks.of((namespace, name)):
+            if not self.state.context.keystore.held.is_open(uid):
+                return self._locked.settle((namespace, name), error)
+            with suppress(StatewardError):  # the next thread of the name may be locked
+                self.attacher.know((namespace, name))
+        return not self.state.context.keystore.has_key(uid)
+
+    def remove_locked(self, namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> None:
+        """See ``LockedThreads.remove_expired``."""
+        self._locked.remove_expired(namespace, place, head)
 
     def check_reachable(self) -> None:
         """Raises ArchiveUnavailable if the bucket has been away for longer than ``AWAY_S``."""
@@ -227,19 +251,19 @@ class Archive:
         if thread is not None:
             self._ship(thread.number)
 
-    def detach(self, namespace: str, name: str) -> None:
+    def detach(self, namespace: str, name: str, session_key: bytes = b"") -> None:
         """Archives what is committed and gives the thread up. Raises NotOwner, ArchiveUnavailable, Corrupt."""
         name_of: Name = namespace, name
         self._check_running()
-        if self.attacher.is_detached(name_of):
+        if self.attacher.is_detached(name_of, session_key):
             return
         for _ in range(10):
             hold = self._find_hold(name_of)
             if hold is None:
-                if self.attacher.is_detached(name_of):
+                if self.attacher.is_detached(name_of, session_key):
                     return
                 if self.attacher.is_own(name_of):  # the thread was not in memory, or its copy was deleted on this disk
-                    self.attacher.own(name_of, must_exist=True)
+                    self.attacher.own(name_of, must_exist=True, session_key=session_key)
                     continue
                 raise NotOwner(f"another sidecar owns thread {name!r}: only the owner can detach it", thread=name)
             self.check_archivable(namespace, name)
@@ -259,6 +283,10 @@ class Archive:
     def _expire(self, name: Name, uid: bytes, second: int) -> bool:
         self._check_running()
         return self._expirer.expire(name, uid, second)
+
+    def _expire_locked(self, namespace: NamespaceKeys, name_hash: bytes, uid: bytes, second: int) -> bool:
+        self._check_running()
+        return self._locked.expire(namespace, Place(namespace.id, name_hash), uid, second)
 
     def _own(self, name: Name, must_exist: bool) -> None:
         with suppress(ArchiveUnavailable):  # then the thread is used as it is here, as for a save
@@ -309,6 +337,9 @@ class Archive:
 
     def _refresh(self, thread: Thread) -> None:
         hold = self.state.holds.get(thread.number)
+        if thread.number in self.state.locked:  # it is open now
+            self.state.locked.discard(thread.number)
+            self.schedule.add(thread.number)
         if hold is not None:
             if hold.is_rolled_back or thread.archived_sequence < hold.archived_sequence:
                 thread.archived_sequence = hold.archived_sequence
@@ -330,6 +361,28 @@ class Archive:
         of a copy that was deleted on this disk alone; 0 = the archive has deleted the thread, too."""
         self.state.note_cut(thread, self.state.holds.pop(thread.number, None), lost)
         self.state.waiters.failed(thread.number, not_found(thread.identity.namespace, thread.name))
+
+    # -- held threads ---------------------------------------------------------------------------------------------
+
+    def _unshipped(self, uids: set[bytes]) -> set[bytes]:
+        return self._locked.unshipped(uids, partial(self.schedule.add, at_once=True))
+
+    def _lock(self, uids: set[bytes]) -> None:
+        """Drops the holds of threads that were locked, and all else that has their keys."""
+        for hold in list(self.state.holds.values()):
+            if hold.thread.identity.is_held and hold.thread.identity.uid in uids:
+                self.state.holds.pop(hold.number, None)
+                self._shipper.forget(hold.number)
+
+    def _locked_gone(self, uid: bytes, numbers: set[int], is_local: bool) -> None:
+        """Runs after lines of a locked thread were deleted on this disk."""
+        state = self.state
+        if is_local and numbers & state.locked and len(state.cut) < CUT_MAX:
+            state.cut.add(uid)
+        state.locked -= numbers
+        for number in numbers:
+            state.holds.pop(number, None)
+            state.waiters.failed(number, ThreadNotFound("the thread was deleted", uid=uid.hex()))
 
     # -- shipping -------------------------------------------------------------------------------------------------
 
@@ -430,6 +483,7 @@ class Archive:
                 stats.lag_entries += lag
                 stats.lag_bytes += hold.dirty_bytes
                 oldest = min(oldest, hold.dirty_since or now)
+        stats.dirty_threads += len(state.locked)
         if stats.dirty_threads:
             stats.lag.FromMilliseconds(int((now - oldest) * 1000))
         return stats

@@ -31,7 +31,10 @@ class Commands:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         # One for all calls: it notices when the clock has jumped since the start.
-        verbs = Verbs(lambda name: archive.own(*name, must_exist=True), archive.delete, archive.attacher.bury_claim)
+        verbs = Verbs(
+            lambda name: archive.own(*name, must_exist=True), archive.delete, archive.attacher.bury_claim,
+            archive.remove_locked,
+        )  # fmt: skip
         self._collector = Collector(archive.state, verbs)
 
     def list(self, request: ListArchiveRequest) -> Iterator[ListArchiveResponse | None]:

@@ -163,6 +163,10 @@ class NameKey:
             found = self._statuses[status] = self._hash(b"status", b"%d" % status)[:STATUS_HASH_BYTES]
         return found
 
+    def outline_key(self, uid: bytes) -> bytes:
+        """The key of what may be known of a held thread without its session key."""
+        return hmac.digest(self._key, length_prefixed(b"outline", uid), "sha256")
+
     def namespace(self, name: str) -> bytes:
         """16 bytes for a namespace. Use it on the root's name key."""
         return self._hash(b"namespace", name.encode())

@@ -33,7 +33,7 @@ from stateward_sidecar.codec.seal import KEY_BYTES, NONCE_BYTES, NameKey, length
 from stateward_sidecar.errors import DiskFull, KeyUnavailable, StartError
 from stateward_sidecar.measures import Histogram, events
 from stateward_sidecar.storage.files import create_file
-from stateward_sidecar.storage.heldkeys import HeldKeys, wrapping_key
+from stateward_sidecar.storage.heldkeys import HeldKeys, locked, wrapping_key
 from stateward_sidecar.storage.keyslots import HEAD, SLOT_BYTES, KeySlots, read_slots
 from stateward_sidecar.storage.secretfiles import fingerprint
 from stateward_sidecar.syncing import grow_file, sync_data
@@ -248,23 +248,20 @@ class KeyStore:
         return found
 
     def add_thread(
-        self, uid: bytes, namespace: NamespaceKeys, data_key: bytes, session_key: bytes = b""
+        self, uid: bytes, namespace: NamespaceKeys, data_key: bytes, session_key: bytes = b"", held: bytes = b""
     ) -> None:
         """Wraps and writes a thread's data key, marked as leaving until a name leads to it.
 
         An erased uid becomes valid again: a thread that was deleted only on this disk comes back under its uid, from
         the archive or by a save. Durable after ``sync``. Writer thread only. Raises DiskFull. ``session_key``: of a
-        held thread, which is open from now on.
+        held thread that is made here. ``held``: the slot of one that was made elsewhere.
         """
         self.revive(uid)
-        if session_key:
-            wrapped_by = wrapping_key(namespace.wrapping_key, session_key)
-            slot = _wrap(HELD, uid, namespace.id, wrapped_by, data_key)
-        else:
-            slot = self.wrap_thread(uid, namespace, data_key)
+        slot = held or self.wrap_thread(uid, namespace, data_key, session_key)
+        is_held = bool(held or session_key)
         # Key and mark in one write: between two, a power cut would leave a key that seems to have a thread.
-        self._put(HELD if session_key else THREAD, uid, slot[:-1] + _LEAVING)
-        if session_key:
+        self._put(HELD if is_held else THREAD, uid, slot[:-1] + _LEAVING)
+        if is_held:
             self.held_uids.add(uid)
         self._needed.add(namespace.id)
         self._leaving.add(uid)
@@ -322,18 +319,34 @@ class KeyStore:
             self._put(NAMESPACE, identity, slot)
 
     @staticmethod
-    def wrap_thread(uid: bytes, namespace: NamespaceKeys, data_key: bytes) -> bytes:
-        """Returns the slot of a thread's data key, wrapped. Stores nothing."""
-        return _wrap(THREAD, uid, namespace.id, namespace.wrapping_key, data_key)
+    def wrap_thread(uid: bytes, namespace: NamespaceKeys, data_key: bytes, session_key: bytes = b"") -> bytes:
+        """Returns the slot of a thread's data key, wrapped. Stores nothing. ``session_key``: of a held thread."""
+        if not session_key:
+            return _wrap(THREAD, uid, namespace.id, namespace.wrapping_key, data_key)
+        return _wrap(HELD, uid, namespace.id, wrapping_key(namespace.wrapping_key, session_key), data_key)
 
     @staticmethod
-    def open_thread(slot: bytes, namespace: NamespaceKeys) -> tuple[bytes, bytes]:
-        """The uid and data key in a thread's slot. Raises KeyUnavailable."""
+    def open_thread(slot: bytes, namespace: NamespaceKeys, session_key: bytes = b"") -> tuple[bytes, bytes]:
+        """The uid and data key in a thread's slot. Raises KeyUnavailable, and Locked if the thread is held and this is
+        not its session key."""
         uid = bytes(HEAD.unpack_from(slot)[2]) if len(slot) >= HEAD.size else b""
+        if is_held_slot(slot):
+            wrapped_by = wrapping_key(namespace.wrapping_key, session_key) if session_key else b""
+            key = _open(slot, HELD, uid, wrapped_by) if session_key else None
+            if key is None:
+                raise locked(uid, is_wrong=bool(session_key))
+            return uid, key
         key = _open(slot, THREAD, uid, namespace.wrapping_key)
         if key is None:
             raise KeyUnavailable("the thread's data key in the archive does not open")
         return uid, key
+
+    def held_slot(self, uid: bytes) -> bytes:
+        """The slot of a held thread as the archive has it; empty if the thread is not held."""
+        slot = self._slots.find(HELD, uid) if uid in self.held_uids else None
+        if slot is None:
+            return b""
+        return os.pread(self._fd, SLOT_BYTES - 1, slot * SLOT_BYTES) + b"\0"
 
     def thread_key(self, uid: bytes, namespace: NamespaceKeys) -> bytes | None:
         """A thread's data key; None if there is none or it was erased. Raises KeyUnavailable if it is damaged, and
@@ -449,6 +462,11 @@ class KeyStore:
 
     def _unwrap(self, slot: int, kind: int, owner: bytes, wrapping_key: bytes) -> bytes | None:
         return _open(os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES), kind, owner, wrapping_key)
+
+
+def is_held_slot(slot: bytes) -> bool:
+    """Whether a thread's slot needs a session key."""
+    return slot[:1] == bytes((HELD,))
 
 
 def opens_root(slot: bytes, key: bytes) -> bool:

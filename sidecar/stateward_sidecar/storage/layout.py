@@ -110,6 +110,11 @@ def name_key(name_hash: bytes) -> bytes:
     return b"N" + name_hash
 
 
+def name_hash(key: bytes | memoryview) -> bytes:
+    """The hash in the key of a name row."""
+    return bytes(key[1:])
+
+
 def pack_name(thread: int, uid: bytes) -> bytes:
     """Value of a name row."""
     return _NAME.pack(ROW_FORMAT, thread, uid)
@@ -201,6 +206,9 @@ class ThreadKeys:
 
     def archive(self) -> bytes:
         return self.prefix + b"Z"
+
+    def outline(self) -> bytes:
+        return self.prefix + b"H"
 
     def all_of(self, tag: bytes) -> bytes:
         """Prefix of all rows with one tag."""

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stateward.v1.workspace_service_pb2 import ObjectsBegin
+from stateward_sidecar import security
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import Corrupt, StartError
+from stateward_sidecar.security import LOCKED
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.compaction import Compactor
@@ -85,6 +87,8 @@ class StoreOptions:
 
 class Store:
     """An open data directory with all its verbs."""
+
+    _locked: Sequence[bytes] = ()  # held threads that were locked a moment ago
 
     def __init__(
         self,
@@ -201,8 +205,19 @@ class Store:
 
     def lock_held(self, held_for_s: float) -> None:
         """Locks held threads without a call for so long, and drops what is in memory of them."""
-        if gone := self.context.keystore.held.expired(held_for_s):
-            self.threads.forget_held(gone)
+        context, held = self.context, self.context.keystore.held
+        dirty: set[bytes] = set()
+        if context.archive is not None and (idle := held.idle(held_for_s)):
+            dirty = context.archive.unshipped(idle)
+        gone = held.expired(held_for_s, dirty)
+        # Work that was begun before a thread was locked may have put something into memory since.
+        for uid in gone:
+            security.note(LOCKED, "a held thread was locked", uid=uid.hex(), is_shipped=uid not in dirty)
+        if left := {uid for uid in (*gone, *self._locked) if not held.is_open(uid)}:
+            self.threads.forget_held(left)
+            if context.archive is not None:
+                context.archive.locked(left)
+        self._locked = gone
 
     def limit_namespaces(self, limits: Sequence[NamespaceLimit]) -> None:
         """Sets what namespaces may take. If nothing was counted before, a worker counts first."""

@@ -44,6 +44,7 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.errors import (
     ArchiveUnavailable,
     FeatureUnavailable,
+    Locked,
     NotOwner,
     StatewardError,
     ThreadNotFound,
@@ -69,6 +70,7 @@ class Verbs:
     own: Callable[[Name], None]
     delete: Callable[[DeleteThreadRequest], object]
     bury_claim: Callable[[NamespaceKeys, Place, Seen], bool]
+    remove_locked: Callable[[NamespaceKeys, Place, ArchiveHead], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,10 +318,11 @@ class _Run:
         """Deletes a thread as by a caller, and returns its HEAD afterwards. Raises NotOwner, Corrupt and others."""
         state, place = self._state, found.place
         read = self._fleet.read([place])[0]
-        if read.error is not None:
+        is_locked = isinstance(read.error, Locked)
+        if read.error is not None and not is_locked:
             raise read.error
         assert read.seen is not None
-        if not self._is_expired(read.seen.head) or read.image is None:
+        if not self._is_expired(read.seen.head) or (read.image is None and not is_locked):
             return read
         if self._rule.dry_run:
             buried = ArchiveHead()
@@ -327,6 +330,10 @@ class _Run:
             buried.deleted = True
             read.seen = type(read.seen)(buried, read.seen.etag, None)
             return read
+        if read.image is None:
+            assert read.namespace is not None
+            self._verbs.remove_locked(read.namespace, place, read.seen.head)
+            return self._fleet.heads([place])[0]
         head, uid = read.image.head, read.seen.head.uid
         name = head.namespace, head.thread
         request = DeleteThreadRequest(

@@ -42,7 +42,15 @@ from stateward_sidecar.archive.requests.metered import PARALLEL
 from stateward_sidecar.archive.requests.places import FIRST_EPOCH, HEAD, THREADS, Place, place_of
 from stateward_sidecar.bucket.base import Object
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, KeyUnavailable, ShuttingDown, StatewardError
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    Corrupt,
+    DiskFull,
+    KeyUnavailable,
+    Locked,
+    ShuttingDown,
+    StatewardError,
+)
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.journal.views import add_archive, view_head
@@ -366,7 +374,9 @@ class ArchiveLister:
             if request.elsewhere:
                 places = [place for place in places if fleet.name_here(place) is None]
             for found in fleet.read(places):
-                if found.error is not None:
+                if isinstance(found.error, Locked):
+                    yield self._outline(found)
+                elif found.error is not None:
                     yield ListArchiveResponse(problem=fleet.explain(found))
                 elif found.is_live:
                     yield self._answer(fleet, found, keep=request.index)
@@ -374,14 +384,22 @@ class ArchiveLister:
             lost = Found(place, error=Corrupt("HEAD is missing in the archive"))
             yield ListArchiveResponse(problem=fleet.explain(lost))
 
-    def _answer(self, fleet: Fleet, found: Found, *, keep: bool) -> ListArchiveResponse:
+    @staticmethod
+    def _outline(found: Found, thread: ThreadMessage | None = None) -> ListArchiveResponse:
+        """Returns what HEAD alone tells. ``thread``: None = it is held, and cannot be opened."""
         assert found.seen is not None
         head = found.seen.head
+        if thread is None:
+            thread = ThreadMessage(uid=head.uid.hex())
         answer = ListArchiveResponse(
-            thread=fleet.view(found), detached=head.detached,
+            thread=thread, detached=head.detached,
             object_bytes=found.head_bytes + sum(ref.size_bytes for ref in object_refs(head)),
         )  # fmt: skip
         answer.archive_time.FromMicroseconds(head.update_time_us)
+        return answer
+
+    def _answer(self, fleet: Fleet, found: Found, *, keep: bool) -> ListArchiveResponse:
+        answer = self._outline(found, fleet.view(found))
         if keep:
             try:
                 self._keep(fleet, found)
@@ -410,5 +428,8 @@ class ArchiveLister:
                     return  # renewed since HEAD was read
             row = row_of(seen.head, THREAD_ACCESS_REMOTE)
             self._state.installer.install(
-                Incoming(found.namespace, seen.key.uid, seen.key.data_key, image, row, is_first=here is None)
+                Incoming(
+                    found.namespace, seen.key.uid, seen.key.data_key, image, row, is_first=here is None,
+                    held=seen.key.held,
+                )
             )

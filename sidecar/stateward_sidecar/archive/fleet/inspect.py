@@ -36,7 +36,7 @@ from stateward_sidecar.archive.requests.places import Place, whole_sizes
 from stateward_sidecar.bucket.base import ObjectNotFound
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.errors import Corrupt, StatewardError, reason_number
+from stateward_sidecar.errors import Corrupt, Locked, StatewardError, reason_number
 from stateward_sidecar.store.thread.threads import not_found
 
 OBJECTS_A_STEP = 200
@@ -147,7 +147,7 @@ class Inspector:
 
     def check(self, found: Found, data_percent: float) -> Iterator[Flaw | None]:
         """Yields what is wrong with a thread that was read; None = progress. Raises ArchiveUnavailable."""
-        if found.error is not None:
+        if found.error is not None and not isinstance(found.error, Locked):
             yield flaw_of(found.error)
         if not found.is_live:
             return

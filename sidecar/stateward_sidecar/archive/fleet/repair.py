@@ -224,7 +224,8 @@ class Repairer:
         data_key = self._state.context.keystore.thread_key(identity.uid, namespace)
         if data_key is None:
             raise not_found(identity.namespace, thread.name)
-        own, epoch = ThreadKey(identity.uid, data_key), thread.archive.head.created_epoch
+        held = self._state.context.keystore.held_slot(identity.uid) if identity.is_held else b""
+        own, epoch = ThreadKey(identity.uid, data_key, held), thread.archive.head.created_epoch
         try:
             there = keys.make_thread(namespace, place, epoch, own)
         except NewerFormat:

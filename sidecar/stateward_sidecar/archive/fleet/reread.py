@@ -66,8 +66,10 @@ class CountedFetcher(Fetcher):
             yield at, index
             at = index.previous if index.HasField("previous") else None
 
-    def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
-        seen = super().look(namespace, place, with_key=with_key)
+    def look(
+        self, namespace: NamespaceKeys, place: Place, *, with_key: bool, session_key: bytes = b""
+    ) -> Seen | None:
+        seen = super().look(namespace, place, with_key=with_key, session_key=session_key)
         if seen is not None:
             self.count(seen.head.ByteSize())
         return seen

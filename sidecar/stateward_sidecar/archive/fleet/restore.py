@@ -20,7 +20,15 @@ from stateward_sidecar.archive.own.history import History
 from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.ship.blobs import BlobCarrier
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, DiskFull, OutcomeUnknown, ShuttingDown, StatewardError
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    Corrupt,
+    DiskFull,
+    Locked,
+    OutcomeUnknown,
+    ShuttingDown,
+    StatewardError,
+)
 from stateward_sidecar.store.blobs.blobrows import list_blobs
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import not_found
@@ -40,6 +48,7 @@ class _Outcome:
     entries: int = 0
     size_bytes: int = 0  # of blobs; in a dry run: of everything that would be read
     problem: str = ""
+    is_locked: bool = False  # nobody can read it without its session key; a call that has the key fetches it
 
 
 class Restorer:
@@ -80,7 +89,7 @@ class Restorer:
         yield told
 
     def _add(self, told: RestoreArchiveResponse, outcome: _Outcome) -> RestoreArchiveResponse:
-        if outcome.name or outcome.problem:
+        if outcome.name or outcome.problem or outcome.is_locked:
             told.progress.threads += 1
         else:
             told.progress.total_threads -= 1  # it was deleted, and the archive has only a tombstone
@@ -93,6 +102,8 @@ class Restorer:
         return answer
 
     def _restore(self, found: Found, request: RestoreArchiveRequest) -> _Outcome:
+        if isinstance(found.error, Locked):
+            return _Outcome(is_locked=True)
         if found.error is not None:
             return _Outcome(problem=self._fleet.explain(found))
         if not found.is_live:

@@ -37,7 +37,7 @@ from stateward_sidecar.archive.requests.places import FIRST_EPOCH, Place
 from stateward_sidecar.bucket.base import Object, ObjectNotFound
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.errors import Corrupt, KeyUnavailable
+from stateward_sidecar.errors import Corrupt, KeyUnavailable, Locked
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.journal.requests import window_start
 from stateward_sidecar.store.kinds.pruned import PRUNED
@@ -64,6 +64,8 @@ class Seen:
     key: ThreadKey | None
     # When HEAD was requested, in seconds on the boot-time clock.
     asked_at: float = NEVER
+    # The name is only claimed, for a held thread, and the session key does not open its key.
+    is_locked: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -92,7 +94,9 @@ class Fetched:
 
     def incoming(self, namespace: NamespaceKeys, row: ArchiveRow, is_first: bool = False) -> Incoming:
         """Returns this in the form that the installer puts on this disk."""
-        return Incoming(namespace, self.key.uid, self.key.data_key, self.image, row, self.rows, self.have, is_first)
+        return Incoming(
+            namespace, self.key.uid, self.key.data_key, self.image, row, self.rows, self.have, is_first, self.key.held
+        )
 
 
 class Fetcher:
@@ -101,20 +105,25 @@ class Fetcher:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
+    def look(
+        self, namespace: NamespaceKeys, place: Place, *, with_key: bool, session_key: bytes = b""
+    ) -> Seen | None:
         """Reads HEAD, and the thread's key at the same time. Returns None if there is no HEAD.
 
-        Raises Corrupt, KeyUnavailable.
+        Raises Corrupt, KeyUnavailable, and Locked if the thread is held and this is not its session key.
         """
+        look = partial(self._look, namespace, place, with_key=with_key, session_key=session_key)
         try:
-            seen = self._look(namespace, place, with_key=with_key)
-        except (Corrupt, KeyUnavailable):
-            return self._look(namespace, place, with_key=with_key)  # a bit may have flipped on the way
-        if with_key and seen is not None and seen.key is None and not seen.head.deleted:
-            return self._look(namespace, place, with_key=with_key)  # during a deletion: the next HEAD is a tombstone
+            seen = look()
+        except (Corrupt, KeyUnavailable) as error:
+            if isinstance(error, Locked) and not session_key:
+                raise
+            return look()  # a bit may have flipped on the way
+        if with_key and seen is not None and seen.key is None and not seen.head.deleted and not seen.is_locked:
+            return look()  # during a deletion: the next HEAD is a tombstone
         return seen
 
-    def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool) -> Seen | None:
+    def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool, session_key: bytes) -> Seen | None:
         now = self._wire.now()
         if not with_key:
             found = self._wire.find(place.head)
@@ -127,7 +136,12 @@ class Fetcher:
         if (guessed is None or head.created_epoch != FIRST_EPOCH) and not head.deleted:
             # One more request: the name was deleted before, or the thread was made between the two requests.
             guessed = self._wire.find(place.key(head.created_epoch))
-        key = _open_key(namespace, guessed) if not head.deleted else None
+        try:
+            key = _open_key(namespace, guessed, session_key) if not head.deleted else None
+        except Locked:
+            if head.tip_sequence:
+                raise
+            return Seen(head, found.etag, None, now, is_locked=True)
         if key is not None and key.uid != head.uid:
             raise Corrupt("HEAD and the key object belong to different threads")
         return Seen(head, found.etag, key, now)
@@ -278,5 +292,5 @@ def headers_of(rows: Iterable[PackedRow]) -> list[EntryHeader]:
     return [unpack(row.record, row.sequence).header for row in rows if row.WhichOneof("place") == "sequence"]
 
 
-def _open_key(namespace: NamespaceKeys, found: Object | None) -> ThreadKey | None:
-    return open_thread(found.data, namespace) if found is not None else None
+def _open_key(namespace: NamespaceKeys, found: Object | None, session_key: bytes) -> ThreadKey | None:
+    return open_thread(found.data, namespace, session_key) if found is not None else None

@@ -247,6 +247,8 @@ class ArchiveState:
     finishing: dict[Place, float] = field(default_factory=dict)
     # Tombstones of this process whose key is destroyed, and whose objects are being deleted: their write ids.
     keyless: dict[Place, bytes] = field(default_factory=dict)
+    # Numbers of locked threads of which the archive lacks something. They are shipped once they are open.
+    locked: set[int] = field(default_factory=set)
     # Uids of threads that this process owned, and whose copy was deleted on this disk alone with entries that were not
     # archived. Tokens and revisions of these were given out: if this process takes such a thread again, it begins a new
     # epoch, as after the loss of a machine.

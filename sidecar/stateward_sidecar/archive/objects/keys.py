@@ -34,6 +34,7 @@ from stateward_sidecar.storage.keystore import (
     NO_ID,
     KeyStore,
     NamespaceKeys,
+    is_held_slot,
     wrapping_id,
     wrapping_id_of,
 )
@@ -45,10 +46,11 @@ from stateward_sidecar.telemetry import log
 
 @dataclass(frozen=True, slots=True)
 class ThreadKey:
-    """Identity and data key of a thread."""
+    """Identity and data key of a thread. ``held``: the slot of a held thread, which its session key opens."""
 
     uid: bytes
     data_key: bytes = field(repr=False)
+    held: bytes = field(default=b"", repr=False)
 
 
 def put_back(wire: Wire, keystore: KeyStore, form: ArchiveFormat, keys: list[str]) -> None:
@@ -161,26 +163,39 @@ class Keys:
             self._agreed.add(identity)
             return ours
 
-    def find_thread(self, namespace: NamespaceKeys, place: Place, epoch: int) -> ThreadKey | None:
-        """Returns a thread's key; None if there is none, or it was destroyed. Raises KeyUnavailable, Corrupt."""
+    def find_thread(
+        self, namespace: NamespaceKeys, place: Place, epoch: int, session_key: bytes = b""
+    ) -> ThreadKey | None:
+        """Returns a thread's key; None if there is none, or it was destroyed. Raises KeyUnavailable, Locked,
+        Corrupt."""
         found = self._wire.find(place.key(epoch))
-        return open_thread(found.data, namespace) if found is not None else None
+        return open_thread(found.data, namespace, session_key) if found is not None else None
 
-    def make_thread(self, namespace: NamespaceKeys, place: Place, epoch: int, known: ThreadKey | None) -> ThreadKey:
+    def make_thread(
+        self, namespace: NamespaceKeys, place: Place, epoch: int, known: ThreadKey | None, session_key: bytes = b""
+    ) -> ThreadKey:
         """Creates the key object of a thread that is about to be claimed. Returns the key that the archive then has:
         the new one (``known`` if it is given), or the one that another sidecar created first. Raises KeyUnavailable,
-        Corrupt."""
+        Corrupt, and Locked if the other sidecar made a held thread with another session key."""
         made = known or ThreadKey(os.urandom(UID_BYTES), os.urandom(KEY_BYTES))
+        slot = made.held or KeyStore.wrap_thread(made.uid, namespace, made.data_key, b"" if known else session_key)
+        if is_held_slot(slot):
+            made = ThreadKey(made.uid, made.data_key, slot)
         try:
-            slot = KeyStore.wrap_thread(made.uid, namespace, made.data_key)
             # No thread begins if the archive is empty, because it may not be mounted and may have the thread already.
             self._wire.together(self._wire.check_there, lambda: self._wire.create(place.key(epoch), key_object(slot)))
             return made
         except ObjectExists:
-            found = self.find_thread(namespace, place, epoch)
+            if made.held and self._has_slot(place, epoch, made.held):
+                return made
+            found = self.find_thread(namespace, place, epoch, session_key)
             if found is None:
                 raise KeyUnavailable("the key of a thread was deleted while it was being made; try again") from None
             return found
+
+    def _has_slot(self, place: Place, epoch: int, slot: bytes) -> bool:
+        found = self._wire.find(place.key(epoch))
+        return found is not None and slot in slots_of(found.data)
 
     def destroy_thread(self, place: Place, epoch: int) -> None:
         """Deletes a thread's key object."""
@@ -195,9 +210,10 @@ def key_object(*slots: bytes) -> bytes:
     return found.SerializeToString()
 
 
-def open_thread(data: bytes, namespace: NamespaceKeys) -> ThreadKey:
-    """Returns the key in the key object of a thread. Raises KeyUnavailable, Corrupt, NewerFormat."""
-    return ThreadKey(*KeyStore.open_thread(slot_of(data, namespace.id), namespace))
+def open_thread(data: bytes, namespace: NamespaceKeys, session_key: bytes = b"") -> ThreadKey:
+    """Returns the key in the key object of a thread. Raises KeyUnavailable, Locked, Corrupt, NewerFormat."""
+    slot = slot_of(data, namespace.id)
+    return ThreadKey(*KeyStore.open_thread(slot, namespace, session_key), slot if is_held_slot(slot) else b"")
 
 
 def slots_of(data: bytes) -> list[bytes]:

@@ -36,12 +36,13 @@ from stateward_sidecar.archive.requests.metered import PARALLEL, Unclear
 from stateward_sidecar.archive.requests.places import Place, is_blob, origin_of
 from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.codec.entry import sequence_of, unpack
-from stateward_sidecar.errors import Corrupt, NewerFormat
+from stateward_sidecar.errors import Corrupt, Locked, NewerFormat
 from stateward_sidecar.measures import events
 from stateward_sidecar.security import DELETED, TAKEN
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.clean.locked import find_locked
 from stateward_sidecar.store.journal.finding import fenced
 from stateward_sidecar.store.kinds.unchanged import is_own
 from stateward_sidecar.store.thread.thread import Thread, write_archive_row
@@ -132,14 +133,28 @@ class Finisher:
         """Deletes the orphans of a deleted thread on this disk. They have its key."""
         store = self._state.store
         for number in self._state.orphans.of(uid):
-            with store.context.engine.read() as txn:
-                orphan = store.threads.by_number(txn, number)
+            try:
+                with store.context.engine.read() as txn:
+                    orphan = store.threads.by_number(txn, number)
+            except Locked:
+                self.delete_locked(uid, number)
+                continue
             if orphan is not None:
                 request = DeleteThreadRequest(
                     namespace=orphan.identity.namespace, thread=orphan.name, allow_missing=True
                 )
                 write = Write(run=store.deleter.delete(request), frees_space=True)
                 store.context.writer.submit(write, wait=True).wait()
+
+
+    def delete_locked(self, uid: bytes, number: int = 0) -> None:
+        """Deletes a locked thread on this disk that the archive has deleted, or one line of it. Does nothing if there
+        is none."""
+        store = self._state.store
+        found = find_locked(store.context, uid, number)
+        if found is not None:
+            write = Write(run=store.deleter.delete_locked(found, "request"), frees_space=True)
+            store.context.writer.submit(write, wait=True).wait()
 
 
 def _is_until(key: str, epoch: int) -> bool:
@@ -395,7 +410,8 @@ class Reconciler:
         data_key = self._state.context.keystore.thread_key(identity.uid, identity.namespace_keys)
         if data_key is None:
             raise CopyGone
-        return Seen(seen.head, seen.etag, ThreadKey(identity.uid, data_key), seen.asked_at)
+        held = self._state.context.keystore.held_slot(identity.uid) if identity.is_held else b""
+        return Seen(seen.head, seen.etag, ThreadKey(identity.uid, data_key, held), seen.asked_at)
 
     def _lose(self, thread: Thread, judgement: Judgement, head: ArchiveHead) -> None:
         """Another process has the thread: sets entries that are not history aside, in one transaction."""

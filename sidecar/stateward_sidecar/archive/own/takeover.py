@@ -9,7 +9,7 @@ An idle owner can therefore lose its thread. It notices at its next ship, or at 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 import lmdb
@@ -75,24 +75,28 @@ class Attacher:
     # -- for writers ----------------------------------------------------------------------------------------------
 
     def own(
-        self, name: Name, *, take_over: bool = False, must_exist: bool = False, claims: bool = True
+        self, name: Name, *, take_over: bool = False, must_exist: bool = False, claims: bool = True,
+        session_key: bytes = b"",
     ) -> None:  # fmt: skip
         """Makes this process the owner of a thread, or claims a name that has no thread. Without ``claims`` such a name
         is left as it is: a write that makes the thread then raises Unclaimed, and one that must fail leaves nothing.
+        ``session_key``: of a held thread, or of one that is made now.
 
-        Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Corrupt. Raises ThreadNotFound with ``must_exist``,
-        else InvalidField if only orphans may have the name.
+        Raises NotOwner, Fenced, ArchiveUnavailable, KeyUnavailable, Locked, Corrupt. Raises ThreadNotFound with
+        ``must_exist``, else InvalidField if only orphans may have the name.
         """
         with self._state.locks.of(name):
             if is_orphans(name[1]) and self._local(name) is None:  # the archive has no orphans
                 raise not_found(*name) if must_exist else reserved(name[1])
             for _ in range(ROUNDS):
                 with suppress(CopyGone):
-                    if self._own(name, take_over=take_over, must_exist=must_exist, claims=claims):
+                    if self._own(
+                        name, take_over=take_over, must_exist=must_exist, claims=claims, session_key=session_key
+                    ):
                         return
         raise self._changing(name)
 
-    def _own(self, name: Name, *, take_over: bool, must_exist: bool, claims: bool) -> bool:
+    def _own(self, name: Name, *, take_over: bool, must_exist: bool, claims: bool, session_key: bytes) -> bool:
         """Makes one attempt. Returns False if HEAD changed meanwhile."""
         state = self._state
         claim = state.hooks.claims.get(name)  # read before the thread: a commit turns a claim into a thread
@@ -113,7 +117,7 @@ class Attacher:
         if namespace is None:
             return self._leave(name, None, None, must_exist=must_exist)
         place = state.place(namespace, name[1])
-        seen = self._look(namespace, place, with_key=thread is None, makes=makes)
+        seen = self._look(namespace, place, with_key=thread is None, makes=makes, session_key=session_key)
         if thread is not None and thread.archive is not None and seen is not None and seen.head.deleted:
             self._reconciler.end_copy(thread, place, seen)  # a copy must not revive a deleted thread
             return False
@@ -122,7 +126,7 @@ class Attacher:
         if seen is None or seen.head.deleted or seen.is_new_to(thread):
             if thread is None and not makes:
                 return self._leave(name, place, seen, must_exist=must_exist)
-            return self._claim(name, namespace, place, seen, thread, take_over=take_over)
+            return self._claim(name, namespace, place, seen, thread, take_over=take_over, session_key=session_key)
         if thread is not None and thread.archive is None:
             # The thread was made here without the archive, which has another thread of that name.
             return self._reconciler.settle(thread, ArchiveHead(), place, seen) is not None
@@ -130,7 +134,14 @@ class Attacher:
             self._reconciler.end_copy(thread, place, seen)
             return False
         self._check_free(name, place, seen.head, take_over=take_over)
-        return self._take(namespace, place, seen, thread, take_over=take_over)
+        with self._opened(seen, session_key):
+            return self._take(namespace, place, seen, thread, take_over=take_over)
+
+    def _opened(self, seen: Seen, session_key: bytes) -> AbstractContextManager[None]:
+        """Keeps a held thread open, whose key was read, during a block: it is taken for a call that has its key."""
+        if seen.key is None or not seen.key.held:
+            return nullcontext()
+        return self._state.context.keystore.held.kept(seen.key.uid, session_key, seen.key.data_key)
 
     def _namespace(self, name: Name, *, makes: bool) -> NamespaceKeys | None:
         """Returns the keys of a name's namespace; None if it has none, unless it ``makes`` them."""
@@ -144,18 +155,21 @@ class Attacher:
         """
         if must_exist:
             raise not_found(*name)
-        if place is not None:
+        if place is not None and (seen is None or seen.key is None or not seen.key.held):
             self._looked[place] = seen, self._state.wire.now()
         if len(self._looked) > LOOKED_MAX:
             with suppress(KeyError, RuntimeError):  # another name's task may do the same
                 self._looked.pop(next(iter(self._looked)))
         return True
 
-    def _look(self, namespace: NamespaceKeys, place: Place, *, with_key: bool, makes: bool) -> Seen | None:
+    def _look(
+        self, namespace: NamespaceKeys, place: Place, *, with_key: bool, makes: bool, session_key: bytes
+    ) -> Seen | None:
         looked = self._looked.pop(place, None) if with_key and makes else None
-        if looked is not None and self._state.wire.now() - looked[1] < LOOKED_S:
+        is_new = looked is not None and self._state.wire.now() - looked[1] < LOOKED_S
+        if looked is not None and is_new and not (looked[0] is not None and looked[0].is_locked):
             return looked[0]
-        return self._fetcher.look(namespace, place, with_key=with_key)
+        return self._fetcher.look(namespace, place, with_key=with_key, session_key=session_key)
 
     def _look_again(self, hold: Hold) -> bool:
         """Reads HEAD, and returns whether a thread is still ours. An idle owner may have been replaced unnoticed."""
@@ -220,25 +234,31 @@ class Attacher:
 
     def _claim(
         self, name: Name, namespace: NamespaceKeys, place: Place, seen: Seen | None, thread: Thread | None, *,
-        take_over: bool,
+        take_over: bool, session_key: bytes,
     ) -> bool:  # fmt: skip
         """Claims a name without a thread: writes key and HEAD. Returns False if HEAD changed meanwhile."""
         state, dead = self._state, list[str]()
         known = self._reconciler.with_key(thread, Seen(ArchiveHead(), "", None)).key if thread is not None else None
         if seen is not None and seen.is_empty and not seen.head.deleted:
             self._check_free(name, place, seen.head, take_over=take_over)
-            key = seen.key or state.keys.find_thread(namespace, place, seen.head.created_epoch)
-            if key is None:
-                raise KeyUnavailable(f"the key of thread {name[1]!r} is missing in the archive", thread=name[1])
-            if known is not None and key.uid != known.uid:
+            is_other = seen.key is not None and bool(seen.key.held) != bool(session_key)
+            if thread is None and (seen.is_locked or is_other):
+                # Whoever claimed the name has made nothing: another thread begins, with the key of this call.
+                self.bury_claim(namespace, place, seen)
+                return False
+            if known is not None and seen.head.uid != known.uid:
                 assert thread is not None
                 return self._reconciler.settle(thread, ArchiveHead(), place, seen) is not None
+            key = known if known is not None and known.held else seen.key
+            key = key or state.keys.find_thread(namespace, place, seen.head.created_epoch, session_key)
+            if key is None:
+                raise KeyUnavailable(f"the key of thread {name[1]!r} is missing in the archive", thread=name[1])
             head = self._follow(seen.head)
         else:
             dead = self._finisher.make_way(place, seen) if seen is not None and seen.head.deleted else []
             state.cut.discard(seen.head.uid if seen is not None else b"")  # nobody takes that thread again
             epoch = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
-            key = state.keys.make_thread(namespace, place, epoch, known)
+            key = state.keys.make_thread(namespace, place, epoch, known, session_key)
             if known is not None and key.uid != known.uid:
                 raise NotOwner(f"another sidecar is making thread {name[1]!r}; try again", thread=name[1])
             head = self._first_head(key, epoch, seen)
@@ -254,7 +274,7 @@ class Attacher:
             state.hold(thread, place, head, etag, now)
         else:
             state.claimed[name] = etag, now
-            state.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head))
+            state.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head), key.held)
         return True
 
     def _write_claim(
@@ -453,23 +473,25 @@ class Attacher:
 
     # -- for readers ----------------------------------------------------------------------------------------------
 
-    def know(self, name: Name) -> None:
-        """Brings this disk's copy up to HEAD. Does nothing if this process owns the thread.
+    def know(self, name: Name, session_key: bytes = b"") -> None:
+        """Brings this disk's copy up to HEAD. Does nothing if this process owns the thread. ``session_key``: of a held
+        thread.
 
-        Raises ThreadNotFound if the archive has no such thread, and ArchiveUnavailable, KeyUnavailable, Corrupt.
+        Raises ThreadNotFound if the archive has no such thread, and ArchiveUnavailable, KeyUnavailable, Locked,
+        Corrupt.
         """
         with self._state.locks.of(name):
             if is_orphans(name[1]) and self._local(name) is None:
                 raise not_found(*name)
-            self._know(name)
+            self._know(name, session_key)
 
-    def _know(self, name: Name) -> None:
+    def _know(self, name: Name, session_key: bytes) -> None:
         for _ in range(ROUNDS):
             with suppress(CopyGone):
-                return self._know_now(name)
+                return self._know_now(name, session_key)
         raise self._changing(name)
 
-    def _know_now(self, name: Name) -> None:
+    def _know_now(self, name: Name, session_key: bytes) -> None:
         state = self._state
         thread = self._local(name)
         hold = state.holds.get(thread.number) if thread is not None else None
@@ -490,7 +512,7 @@ class Attacher:
         if namespace is None:
             raise not_found(*name)
         place = state.place(namespace, name[1])
-        seen = self._fetcher.look(namespace, place, with_key=thread is None)
+        seen = self._fetcher.look(namespace, place, with_key=thread is None, session_key=session_key)
         if (
             thread is not None
             and thread.archive is not None
@@ -499,7 +521,7 @@ class Attacher:
             if seen is not None:
                 self._reconciler.end_copy(thread, place, seen)
                 thread = None
-                seen = self._fetcher.look(namespace, place, with_key=True)
+                seen = self._fetcher.look(namespace, place, with_key=True, session_key=session_key)
             else:
                 raise self._lost_head(name)
         if seen is None:
@@ -509,7 +531,8 @@ class Attacher:
         self._bury_rest(namespace, place, seen)
         if seen.head.deleted or seen.is_new_to(thread):
             raise not_found(*name)
-        self.refresh(namespace, place, seen, thread)
+        with self._opened(seen, session_key):
+            self.refresh(namespace, place, seen, thread)
 
     def _bury_rest(self, namespace: NamespaceKeys, place: Place, seen: Seen) -> None:
         """Finishes a deletion whose tombstone a reader found: deletes orphans here, and what is left in the archive."""
@@ -568,10 +591,10 @@ class Attacher:
 
     # -- on request -----------------------------------------------------------------------------------------------
 
-    def is_detached(self, name: Name) -> bool:
+    def is_detached(self, name: Name, session_key: bytes = b"") -> bool:
         """Returns True if the owner of a thread gave it up. Does not take the thread. Raises ThreadNotFound."""
         with self._state.locks.of(name):
-            self._know(name)
+            self._know(name, session_key)
             thread = self._local(name)
             return thread is not None and thread.archive is not None and thread.archive.head.detached
 

@@ -35,9 +35,18 @@ from stateward_sidecar.archive.own.reconcile import Finisher, Reconciler, set_ba
 from stateward_sidecar.archive.own.takeover import ROUNDS, Attacher
 from stateward_sidecar.archive.requests.metered import Unclear
 from stateward_sidecar.archive.requests.places import Place, slice_names
+from stateward_sidecar.archive.ship.locked import LockedThreads, Opened
 from stateward_sidecar.archive.ship.ship import Shipper
 from stateward_sidecar.bucket.base import ObjectChanged
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NewerFormat, NotOwner, ThreadNotFound
+from stateward_sidecar.errors import (
+    ArchiveUnavailable,
+    Corrupt,
+    KeyUnavailable,
+    Locked,
+    NewerFormat,
+    NotOwner,
+    ThreadNotFound,
+)
 from stateward_sidecar.security import DELETED
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.store.blobs.blobrows import list_blobs
@@ -67,6 +76,7 @@ class Remover:
         self._fetcher = fetcher
         self._attacher = attacher
         self.finisher = Finisher(state, fetcher)
+        self._locked = LockedThreads(state, fetcher)
 
     def remove(self, request: DeleteThreadRequest) -> bytes:
         """Makes a thread unreadable in the archive. Raises NotOwner, VersionMismatch, ArchiveUnavailable.
@@ -77,8 +87,11 @@ class Remover:
         name: Name = request.namespace, request.thread
         with self._state.locks.of(name):
             for _ in range(ROUNDS):
-                with suppress(Gone):
-                    return self._remove(name, request)
+                with suppress(Gone, Opened):
+                    try:
+                        return self._remove(name, request)
+                    except Locked as error:
+                        return self._locked.remove(name, request, error)
         raise ArchiveUnavailable(f"thread {name[1]!r} was deleted on this disk at each attempt; try again")
 
     def _remove(self, name: Name, request: DeleteThreadRequest) -> bytes:

@@ -27,7 +27,7 @@ from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.archive.objects.holds import ArchiveState, Hold, row_of_hold
 from stateward_sidecar.archive.requests.waiting import Lanes
 from stateward_sidecar.archive.ship.ship import Shipper
-from stateward_sidecar.errors import ArchiveUnavailable, ShuttingDown, StatewardError
+from stateward_sidecar.errors import ArchiveUnavailable, Locked, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.thread.thread import rows, write_archive_row
@@ -191,6 +191,8 @@ class Schedule:
                 log.warning("a thread could not be archived; trying again", number=number, error=told(error))
         except ShuttingDown:
             pass
+        except Locked:
+            self._state.locked.add(number)
         except StatewardError as error:
             failed = True
             log_damage("a thread could not be archived", error, number=number)
@@ -320,16 +322,17 @@ class Leaver:
 
     def count_dirty(self) -> int:
         """Counts threads with entries that the archive lacks, and rolled back threads. Includes threads that nobody
-        touched since the start."""
+        touched since the start, and locked ones."""
         state = self._state
-        return len(self._dirty_elsewhere()) + sum(map(_is_dirty, list(state.holds.values())))
+        return len(self._dirty_elsewhere(with_locked=True)) + sum(map(_is_dirty, list(state.holds.values())))
 
     def _here(self) -> list[int]:
         holds = sorted(self._state.holds.values(), key=lambda hold: -hold.thread.head.update_time_us)
-        return [hold.number for hold in holds] + self._dirty_elsewhere()
+        return [hold.number for hold in holds] + self._dirty_elsewhere(with_locked=False)
 
-    def _dirty_elsewhere(self) -> list[int]:
-        """Returns threads with a row in the outbox that this process does not hold, left by earlier processes."""
+    def _dirty_elsewhere(self, *, with_locked: bool) -> list[int]:
+        """Returns threads with a row in the outbox that this process does not hold, left by earlier processes. Nobody
+        can ship locked ones."""
         state = self._state
         found = []
         with state.context.engine.read() as txn:
@@ -338,6 +341,9 @@ class Leaver:
                     continue
                 try:
                     thread = state.store.threads.by_number(txn, number)
+                except Locked:
+                    found += [number] if with_locked else []
+                    continue
                 except StatewardError:  # damaged: the archive may lack entries
                     found.append(number)
                     continue

@@ -208,6 +208,7 @@ class Shipper:
                 self._reconciler.write_row(hold.thread, row_of(head, THREAD_ACCESS_REMOTE))
             finally:  # not earlier: until the row is on disk, only the hold stops writes
                 state.holds.pop(hold.number, None)
+                state.context.keystore.held.give_up(hold.thread.identity.uid)
         elif sum(len(row.record) for row in tail) > TAIL_SOFT_BYTES and not hold.spares.has_packs:
             self._pack_tail(hold, tail, head)
 
@@ -229,6 +230,9 @@ class Shipper:
 
     def _keep_warm(self, hold: Hold) -> None:
         """Keeps tail and snapshot in memory for the ``WARM_MAX`` threads that were shipped last."""
+        identity = hold.thread.identity
+        if identity.is_held and not self._state.context.keystore.held.is_open(identity.uid):
+            return  # it was locked meanwhile
         with self._warm_lock:
             self._warm.pop(hold.number, None)
             self._warm[hold.number] = hold
@@ -236,6 +240,11 @@ class Shipper:
                 _, cold = self._warm.popitem(last=False)
                 cold.tail = cold.pieces = cold.cutter = None
                 cold.opened_blobs = OpenedBlobs()
+
+    def forget(self, number: int) -> None:
+        """Drops what is in memory of a thread that was locked."""
+        with self._warm_lock:
+            self._warm.pop(number, None)
 
     # -- the content of HEAD --------------------------------------------------------------------------------------
 

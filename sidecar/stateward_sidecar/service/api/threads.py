@@ -67,7 +67,7 @@ from stateward_sidecar.service.calls.calls import Calls
 from stateward_sidecar.service.calls.evidence import note_call
 from stateward_sidecar.service.calls.feed import Feed, follow
 from stateward_sidecar.service.calls.method import hide, reading_of
-from stateward_sidecar.service.calls.ownership import ROUNDS, await_archived, written
+from stateward_sidecar.service.calls.ownership import ROUNDS, await_archived, session_key, written
 from stateward_sidecar.service.checks import check
 from stateward_sidecar.service.checks.check import check_watched
 from stateward_sidecar.service.checks.checkparts import check_labels
@@ -75,9 +75,10 @@ from stateward_sidecar.store.check.proof import Prover
 from stateward_sidecar.store.items.leases import view_lease
 from stateward_sidecar.store.journal.admitting import other_creation
 from stateward_sidecar.store.journal.finding import Written, check_history
+from stateward_sidecar.store.journal.journal import LOCAL
 from stateward_sidecar.store.journal.views import describe_thread, view_thread
 from stateward_sidecar.store.thread.thread import MAIN, Thread
-from stateward_sidecar.store.thread.threads import check_new
+from stateward_sidecar.store.thread.threads import check_new, is_orphans
 
 if TYPE_CHECKING:  # a daemon without an archive does not load it
     from stateward_sidecar.archive.archive import Archive
@@ -177,7 +178,7 @@ class ThreadService:
         if archive is None:
             return False
         try:
-            await self._ownership.block((namespace, name), archive.know, namespace, name)
+            await self._ownership.block((namespace, name), archive.know, namespace, name, session_key())
         except ThreadNotFound:
             return False
         return True
@@ -244,7 +245,8 @@ class ThreadService:
                     raise
             if found is None:  # deleted or opened meanwhile
                 continue
-            run = self._store.deleter.delete_locked(found, "request")
+            is_copy = self._ownership.archive is not None and not is_orphans(request.thread)
+            run = self._store.deleter.delete_locked(found, LOCAL if is_copy else "request")
             if await self._calls.write(run, context, frees_space=True):
                 return DeleteThreadResponse(receipt=Receipt(uid=found.uid.hex()))
 
@@ -256,7 +258,14 @@ class ThreadService:
         for _ in range(ROUNDS):
             ended = await self._ownership.block(name, archive.delete, request)
             verb = self._store.deleter.delete_ended(request, ended)
-            answer = await self._calls.write(verb, context, frees_space=True)
+            try:
+                answer = await self._calls.write(verb, context, frees_space=True)
+            except Locked:
+                if ended:  # another thread of the name, made since
+                    return DeleteThreadResponse(receipt=Receipt(uid=ended.hex()))
+                if not is_orphans(request.thread):
+                    continue
+                return await self._delete_here(request, context)
             if answer is not None:
                 return answer
         raise ArchiveUnavailable(f"other calls keep making thread {request.thread!r} again; try again")
@@ -403,18 +412,20 @@ class ThreadService:
             wait_s = request.wait.ToMicroseconds() / 1e6
             if wait_s > WAIT_S_MAX:
                 raise InvalidField("wait", f"is longer than {WAIT_S_MAX:g} s")
-        archive, name = self._ownership.need(), (request.namespace, request.thread)
+        archive, name, key = self._ownership.need(), (request.namespace, request.thread), session_key()
 
         def take() -> None:
             if request.mode == ATTACH_MODE_READ_ONLY:
-                archive.know(*name)
+                archive.know(*name, key)
             else:
-                archive.own(*name, take_over=request.mode == ATTACH_MODE_TAKE_OVER, must_exist=True)
+                is_taken = request.mode == ATTACH_MODE_TAKE_OVER
+                archive.own(*name, take_over=is_taken, must_exist=True, session_key=key)
 
         end = time.monotonic() + wait_s
         while True:
             try:
                 await self._ownership.block(name, take)
+                self._ownership.ask(*name)
                 break
             except (NotOwner, Fenced):  # a pause here occupies no worker
                 left = end - time.monotonic()
@@ -426,7 +437,8 @@ class ThreadService:
     async def detach(self, request: DetachRequest, context: grpc.aio.ServicerContext) -> DetachResponse:
         check.check_place(request)
         archive, name = self._ownership.need(), (request.namespace, request.thread)
-        await self._ownership.block(name, archive.detach, *name)
+        await self._ownership.block(name, archive.detach, *name, session_key())
+        self._ownership.ask(*name)
         return DetachResponse(thread=await self._view(request.namespace, request.thread))
 
     async def _view(self, namespace: str, name: str) -> ThreadMessage:

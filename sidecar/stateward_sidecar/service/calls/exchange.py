@@ -66,7 +66,7 @@ class Exchange(Generic[Q, A]):
         found, self._share = await opening
         self._method.admit(found, is_kept=True)
         if self.held is not None:
-            self.held.admit(self._method.needs, found)
+            await self.held.pass_in(self._method.needs, found)
         return cast(Q, found)  # the method has a class of its own
 
     async def pace(self) -> None:

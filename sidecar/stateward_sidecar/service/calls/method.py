@@ -100,13 +100,23 @@ class Method:
         """Whether there are held threads that calls may name."""
         return self.held is not None and self.held.has_threads
 
+    def begin_held(self, context: grpc.aio.ServicerContext) -> HeldCall | None:
+        """A call begins: the held threads that it names stay open until ``end_held``. Raises InvalidField."""
+        return self.held.begin(context) if self.held is not None else None
+
+    @staticmethod
+    def end_held(call: HeldCall | None) -> None:
+        """The call has ended."""
+        if call is not None:
+            call.close()
+
     @contextmanager
     def keeping(self, context: grpc.aio.ServicerContext) -> Iterator[HeldCall | None]:
-        """Surrounds a call: the held threads that it names stay open until its end. Raises InvalidField."""
+        """Surrounds a stream: the held threads that it names stay open until its end. Raises InvalidField."""
         if self.held is None:
             yield None
             return
-        call = self.held.begin(context)
+        call = self.held.begin_stream(context)
         try:
             yield call
         finally:

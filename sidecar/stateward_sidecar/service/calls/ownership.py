@@ -40,6 +40,7 @@ from stateward_sidecar.errors import (
     kept_until_upgrade,
 )
 from stateward_sidecar.service.admission.gate import Gate
+from stateward_sidecar.service.admission.held import HeldGate, held_call
 from stateward_sidecar.service.checks.check import in_item
 from stateward_sidecar.service.methods import WriteRequest, must_exist
 from stateward_sidecar.spans import span
@@ -54,6 +55,12 @@ T = TypeVar("T")
 # How long an answer waits for the archive without a deadline, and how long before a deadline it is sent.
 WAIT_MAX_S = 30.0
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
+
+
+def session_key() -> bytes:
+    """Returns the session key of the current call; empty if it has none."""
+    call = held_call.get()
+    return call.key if call is not None else b""
 
 
 class _Request(Protocol):
@@ -151,11 +158,14 @@ class Place(NamedTuple):
 class Ownership:
     """Runs verbs on threads that this process may write or read."""
 
-    def __init__(self, store: Store, archive: Archive | None, default_durability: Durability) -> None:
+    def __init__(
+        self, store: Store, archive: Archive | None, default_durability: Durability, held: HeldGate | None = None
+    ) -> None:
         self._store = store
         self.archive = archive
         self.default_durability = default_durability
         self.gate = Gate()
+        self._held = held
         # Questions under way whether threads that this process holds are still its own, and until when reads wait for
         # them. Reads of one thread ask together.
         self._checks: dict[tuple[str, str], tuple[asyncio.Future[None], float]] = {}
@@ -349,10 +359,13 @@ class Ownership:
         archive = self.need()
         was_claimed = archive.has_claimed(namespace, thread)
 
+        key = session_key()
+
         def own() -> None:
-            archive.own(namespace, thread, must_exist=must_exist, claims=claims)
+            archive.own(namespace, thread, must_exist=must_exist, claims=claims, session_key=key)
 
         await self.block((namespace, thread), own)
+        self.ask(namespace, thread)
         return not was_claimed and archive.has_claimed(namespace, thread)
 
     async def read(self, namespace: str, thread: str, verb: Callable[[], Awaitable[T]]) -> T:
@@ -386,18 +399,27 @@ class Ownership:
         """Asks HEAD. For a thread that this process holds, waits for the answer only ``CHECK_WAIT_S``."""
         archive, name = self.need(), (namespace, thread)
         if archive.holds(namespace, thread) is None:
-            await self.block(name, archive.know, namespace, thread)
+            await self.block(name, archive.know, namespace, thread, session_key())
+            self.ask(namespace, thread)
             return
         now = asyncio.get_running_loop().time()
         checking, until = self._checks.get(name, (None, 0.0))
         if checking is None:
-            checking, until = asyncio.ensure_future(self.block(name, archive.know, *name)), now + CHECK_WAIT_S
+            asking = self.block(name, archive.know, *name, session_key())
+            checking, until = asyncio.ensure_future(asking), now + CHECK_WAIT_S
             self._checks[name] = checking, until
             checking.add_done_callback(lambda _: self._checks.pop(name, None))
             checking.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.wait((checking,), timeout=max(until - now, MOMENT_S))
         if checking.done():
             checking.result()
+        self.ask(namespace, thread)
+
+    def ask(self, namespace: str, thread: str) -> None:
+        """Asks the current call for the session key of a thread that has come to this disk. Raises Locked,
+        InvalidField."""
+        if self._held is not None:
+            self._held.ask(namespace, thread)
 
     async def _heal(self, namespace: str, thread: str) -> bool:
         with suppress(StatewardError):  # the first error is the one to raise

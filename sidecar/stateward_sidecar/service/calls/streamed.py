@@ -311,7 +311,7 @@ class _Stream:
                 places = caller.principal.allowance.places_of(facts)
                 places.enter()
         if self._exchange.held is not None:
-            self._exchange.held.admit(verb.needs, request)
+            await self._exchange.held.pass_in(verb.needs, request)
         try:
             if places is not None and caller is not None and facts.stores:
                 spend(caller, request)

@@ -186,7 +186,8 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
         try:
             if method.callers is not None and not method.may_wait:
                 places = method.enter(context)
-            with method.door, method.keeping(context) as held:  # also while a refusal is sent: a stop waits for it
+            with method.door:  # also while a refusal is sent: a stop waits for it
+                held = method.begin_held(context)
                 request = None
                 method.turns.begin_call()
                 try:
@@ -196,19 +197,20 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                         method.spend(request)
                         method.follow(request)
                     if held is not None:
-                        held.admit(method.needs, request)
+                        await held.pass_in(method.needs, request)
                     again = partial(verb, request, context)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
                     work = _to_its_end(again(), share, method.room) if share else again()
                     if method.callers is not None and not method.is_write:
                         work = _admitted_late(work, method, request, context)
-                    if held is not None and method.has_held and not held.is_settled:
+                    if held is not None and not held.is_settled:
                         work = _held_late(work, held, method, request)
                     return await method.hand_out(await work, again, context)
                 except Exception as error:  # noqa: BLE001  (the boundary)
                     await _abort(context, as_expected(error, request), method.name)
                 finally:
                     method.turns.end_call()
+                    method.end_held(held)
         except Exception as error:  # noqa: BLE001  (refused at the door, or unknown)
             await _abort(context, error, method.name)
         finally:
@@ -268,7 +270,7 @@ def _taking(verb: Callable[..., Awaitable[Message]], method: Method) -> Callable
             with share or nullcontext():
                 method.admit(request, is_kept=True)
                 if held is not None:
-                    held.admit(method.needs, request)
+                    await held.pass_in(method.needs, request)
                 yield request
 
     async def handle(_: object, context: grpc.aio.ServicerContext) -> bytes:
@@ -296,7 +298,7 @@ def _streaming(verb: Callable[..., AsyncIterator[Message]], method: Method) -> C
                     with share or nullcontext():
                         method.admit(request, is_kept=True)
                         if held is not None:
-                            held.admit(method.needs, request)
+                            await held.pass_in(method.needs, request)
                         async with aclosing(cast(AsyncGenerator[Message], verb(request, context))) as answers:
                             async for answer in answers:
                                 await context.write(answer)

@@ -85,14 +85,13 @@ class Deleter:
         return run
 
     def find_locked(self, request: DeleteThreadRequest, error: Locked) -> LockedThread | None:
-        """Looks for a locked thread that a request deletes; None if it is gone. Takes a while. Raises the error if the
-        request expects something that nobody can see now, and UidMismatch."""
+        """Looks for what a request deletes on this disk of a locked thread; None if it is gone. Takes a while. Raises
+        the error if the request expects something that nobody can see now, and UidMismatch."""
         options, keys = request.options, self._context.keystore.namespace(request.namespace)
-        if options.HasField("expected_version") or options.lease_token or request.expected_sequence or keys is None:
+        if sees(request) or keys is None:
             raise error
-        name_row = layout.name_key(keys.names.thread(request.thread))
         with self._context.engine.read() as txn:
-            row = txn.get(name_row)
+            row = txn.get(layout.name_key(keys.names.thread(request.thread)))
         if row is None:
             return None
         number, uid = layout.unpack_name(row)
@@ -101,7 +100,7 @@ class Deleter:
                 f"thread {request.thread!r} has uid {uid.hex()}, and {options.expected_uid} was expected",
                 thread=request.thread, uid=uid.hex(), expected_uid=options.expected_uid,
             )  # fmt: skip
-        return find_locked(self._context, number, uid, name_row)
+        return find_locked(self._context, uid, number)
 
     def delete_locked(self, thread: LockedThread, cause: str) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Returns the write that deletes a locked thread. See ``locked.delete_locked``."""
@@ -246,6 +245,12 @@ class Deleter:
 
         with suppress(ShuttingDown):  # the next start continues
             self._context.writer.submit(Write(run=run, background=True, frees_space=True), wait=True).wait()
+
+
+def sees(request: DeleteThreadRequest) -> bool:
+    """Returns whether a deletion expects something of its thread that only its key shows."""
+    options = request.options
+    return options.HasField("expected_version") or bool(options.lease_token or request.expected_sequence)
 
 
 def _is_meant(draft: ThreadDraft | None, request: DeleteThreadRequest) -> bool:

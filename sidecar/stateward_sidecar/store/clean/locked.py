@@ -1,4 +1,8 @@
-"""Deletes a held thread that is locked: its head cannot be read, so its index rows are found by its number."""
+"""Deletes a held thread that is locked: its head cannot be read, so its index rows are found by its number.
+
+A thread has several lines on this disk if some of them were set aside. They have one key, which goes with the last of
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from stateward.storage.v1.head_pb2 import DeletionRecord
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.keystore import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
-from stateward_sidecar.store.journal.journal import next_place, seal_deletion
+from stateward_sidecar.store.journal.journal import LOCAL, next_place, seal_deletion
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import head_uid, rows
 
@@ -26,68 +30,103 @@ INDEXES: dict[bytes, Callable[[bytes], int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LockedThread:
-    """A locked thread as it was found. It cannot change while it is locked."""
+class LockedLine:
+    """A line of a locked thread: its number, its head row, and the keys of the rows outside of its own."""
 
     number: int
-    uid: bytes
     head: bytes
     name_row: bytes
-    namespace: NamespaceKeys
     indexes: tuple[bytes, ...]
 
 
-def find_locked(context: Context, number: int, uid: bytes, name_row: bytes = b"") -> LockedThread | None:
+@dataclass(frozen=True, slots=True)
+class LockedThread:
+    """A locked thread as it was found. It cannot change while it is locked."""
+
+    uid: bytes
+    namespace: NamespaceKeys
+    lines: tuple[LockedLine, ...]
+    is_whole: bool
+    """Whether these are all of its lines on this disk."""
+
+
+def find_locked(context: Context, uid: bytes, number: int = 0) -> LockedThread | None:
     """Looks for the rows outside of a thread's own. Reads some rows of each thread, so it takes a while. Returns None
-    if the thread is gone. ``name_row``: the key of its name; empty = it is looked for as well."""
+    if the thread is gone. ``number``: of one line; 0 = all lines."""
     keystore = context.keystore
     owner = keystore.namespace_of(uid)
     namespace = keystore.namespace_by_id(owner) if owner is not None else None
     with context.engine.read() as txn:
-        head = txn.get(layout.ThreadKeys(number).head)
-        if head is None or namespace is None or head_uid(head) != uid:
+        named = dict[int, bytes]()
+        for key, value in rows(txn, b"N"):
+            line, of = layout.unpack_name(value)
+            if of == uid:
+                named[line] = bytes(key)
+        heads = dict[int, bytes]()
+        for line in named:
+            head = txn.get(layout.ThreadKeys(line).head) if number in (0, line) else None
+            if head is not None and head_uid(head) == uid:
+                heads[line] = bytes(head)
+        if not heads or namespace is None:
             return None
-        if not name_row:
-            row = layout.pack_name(number, uid)
-            name_row = next((bytes(key) for key, value in rows(txn, b"N") if value == row), b"")
-        found = tuple(
-            bytes(key) for table, number_of in INDEXES.items() for key, _ in rows(txn, table)
-            if number_of(key) == number
-        )  # fmt: skip
-        return LockedThread(number, uid, bytes(head), name_row, namespace, found)
+        found: dict[int, list[bytes]] = {line: [] for line in heads}
+        for table, number_of in INDEXES.items():
+            for key, _ in rows(txn, table):
+                if (line := number_of(key)) in found:
+                    found[line].append(bytes(key))
+        lines = tuple(LockedLine(line, heads[line], named[line], tuple(found[line])) for line in heads)
+        return LockedThread(uid, namespace, lines, len(lines) == len(named))
 
 
 def delete_locked(
     context: Context, thread: LockedThread, cause: str, purge: Callable[[int, bytes], None],
     tell: Callable[[str, str, None], None],
 ) -> Callable[[lmdb.Transaction, Batch], bool]:  # fmt: skip
-    """Returns the write that deletes a locked thread. It returns False if the thread was opened and changed, or
-    deleted, since it was found. ``tell`` is called with the names of namespaces whose watches must look."""
+    """Returns the write that deletes lines of a locked thread, and its key if no line is left. It returns False if the
+    thread was opened and changed, or deleted, since it was found. ``tell`` is called with the names of namespaces whose
+    watches must look."""
 
     def run(txn: lmdb.Transaction, batch: Batch) -> bool:
-        keystore, keys = context.keystore, layout.ThreadKeys(thread.number)
-        if txn.get(keys.head) != thread.head or thread.uid not in keystore.held_uids:
+        keystore = context.keystore
+        if thread.uid not in keystore.held_uids:
             return False
+        for line in thread.lines:
+            if txn.get(layout.ThreadKeys(line.number).head) != line.head:
+                return False
         cursor = next_place(txn)
         record = DeletionRecord(uid=thread.uid, time_us=context.clock.now_us(), cause=cause)
         txn.put(layout.feed_key(cursor), layout.pack_feed(0, cursor), append=True)
         sealed = seal_deletion(thread.namespace, cursor, record)
         txn.put(layout.deletion_key(cursor), layout.pack_deletion(record.time_us, thread.namespace.id, sealed))
-        for key in (thread.name_row, *thread.indexes, layout.retention_key(thread.number), keys.head):
-            if key:
-                txn.delete(key)
+        for line in thread.lines:
+            _drop(txn, thread.uid, line)
 
         def destroy_key() -> None:
-            keystore.erase_thread(thread.uid)
+            if thread.is_whole:
+                keystore.erase_thread(thread.uid)
+            if context.archive is not None:
+                numbers = {line.number for line in thread.lines}
+                context.archive.locked_gone(thread.uid, numbers, cause == LOCAL)
             for namespace in keystore.known_names(thread.namespace.id):
                 tell(namespace, "", None)
-            purge(thread.number, thread.uid)
+            for number, line in enumerate(thread.lines, 1):
+                is_last = thread.is_whole and number == len(thread.lines)
+                purge(line.number, thread.uid if is_last else b"")
 
-        keystore.mark_leaving(thread.uid, is_leaving=True)
-        batch.before_commit.append(keystore.sync)
-        batch.after_abort.append(lambda: keystore.mark_leaving(thread.uid, is_leaving=False))
+        if thread.is_whole:
+            keystore.mark_leaving(thread.uid, is_leaving=True)
+            batch.before_commit.append(keystore.sync)
+            batch.after_abort.append(lambda: keystore.mark_leaving(thread.uid, is_leaving=False))
         batch.after_commit.append(destroy_key)
         return True
 
     return run
 
+
+def _drop(txn: lmdb.Transaction, uid: bytes, line: LockedLine) -> None:
+    number = line.number
+    for key in (
+        line.name_row, *line.indexes, layout.retention_key(number), layout.outbox_key(number),
+        layout.orphan_key(uid, number), layout.ThreadKeys(number).head,
+    ):  # fmt: skip
+        txn.delete(key)

@@ -19,8 +19,8 @@ from stateward_sidecar.errors import Corrupt, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobsweep import BlobSweeper
-from stateward_sidecar.store.clean.delete import Deleter
-from stateward_sidecar.store.clean.locked import find_locked
+from stateward_sidecar.store.clean.delete import TTL, Deleter
+from stateward_sidecar.store.clean.locked import LockedThread, find_locked
 from stateward_sidecar.store.clean.prune import Pruner, is_whole
 from stateward_sidecar.store.clean.recordcleaning import RecordExpirer
 from stateward_sidecar.store.journal.journal import next_place
@@ -143,7 +143,7 @@ class Sweeper:
             return
         for number, second in self._due():
             if (locked := self._locked(number)) is not None:
-                self._expire_locked(number, locked)
+                self._expire_locked(number, locked, second)
                 continue
             if self._lives(number):
                 self._thread_pauses.begin((second, number))
@@ -164,11 +164,32 @@ class Sweeper:
         keystore = self._context.keystore
         return uid if uid in keystore.held_uids and not keystore.held.is_open(uid) else None
 
-    def _expire_locked(self, number: int, uid: bytes) -> None:
-        """Deletes a locked thread, whose row in the list of those that expire is the only sign of its time."""
-        found = find_locked(self._context, number, uid)
-        if found is not None:
-            self._submit(Write(run=self._deleter.delete_locked(found, "ttl"), background=True, frees_space=True))
+    def _expire_locked(self, number: int, uid: bytes, second: int) -> None:
+        """Deletes a locked thread, whose row in the list of those that expire is the only sign of its time. Nobody
+        opens it meanwhile."""
+        context = self._context
+        with context.keystore.held.ending(uid) as is_ours:
+            found = find_locked(context, uid) if is_ours else None
+            if found is None:
+                return
+            hooks = context.archive
+            if hooks is not None and not self._expire_elsewhere(hooks, found, number, second):
+                self._thread_pauses.begin((second, number))
+                return
+            self._submit(Write(run=self._deleter.delete_locked(found, TTL), background=True, frees_space=True))
+
+    @staticmethod
+    def _expire_elsewhere(hooks: ArchiveHooks, found: LockedThread, number: int, second: int) -> bool:
+        name_hash = next(layout.name_hash(line.name_row) for line in found.lines if line.number == number)
+        try:
+            return hooks.expire_locked(found.namespace, name_hash, found.uid, second)
+        except ShuttingDown:
+            raise
+        except StatewardError as error:
+            log.warning(
+                "cannot delete an expired thread; trying again later", uid=found.uid.hex(), error=told(error)
+            )  # fmt: skip
+            return False
 
     def _due(self) -> list[tuple[int, int]]:
         """Returns number and expiry second of the expired threads that may be tried now."""

@@ -55,6 +55,8 @@ class Claim:
     uid: bytes
     data_key: bytes = field(repr=False)
     row: ArchiveRow
+    # The slot of its key if a held thread is to be made.
+    held: bytes = field(default=b"", repr=False)
 
 
 @dataclass(slots=True)
@@ -89,6 +91,15 @@ class ArchiveHooks:
     is_away: Callable[[], bool]
     # Returns whether a process of this data directory wrote the given HEAD. Does no I/O.
     is_own: Callable[[Any], bool]
+    # Ships held threads that are about to be locked. Returns the uids of those of which the archive lacks something.
+    unshipped: Callable[[set[bytes]], set[bytes]]
+    # Called after held threads were locked: drops what the archive has of them in memory.
+    locked: Callable[[set[bytes]], None]
+    # Called after lines of a locked thread were deleted on this disk, with its uid, their numbers, and whether they
+    # were deleted here alone.
+    locked_gone: Callable[[bytes, set[int], bool], None]
+    # For the sweep: the same as ``expire`` for a locked thread, by the keys of its namespace and the hash of its name.
+    expire_locked: Callable[[Any, bytes, bytes, int], bool]
 
 
 def _give_nothing_back() -> None:

@@ -27,7 +27,7 @@ from stateward.v1.thread_pb2 import (
     ThreadAccess,
 )
 from stateward_sidecar.codec.entry import unpack
-from stateward_sidecar.codec.seal import Cipher, length_prefixed, new_nonce, open_record, record_prefix
+from stateward_sidecar.codec.seal import Cipher, length_prefixed, new_nonce, open_record, record_prefix, seal_record
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner
 from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
@@ -36,7 +36,7 @@ from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.thread.recordorder import OrderChange
 
-ROW_MAGIC = b"SR"
+ROW_MAGIC, OUTLINE_MAGIC = b"SR", b"SO"
 _ROW_PREFIX = record_prefix(ROW_MAGIC)
 _SUMMED = length_prefixed(b"row")
 # A thread may have thousands of branches, but few of them are written at a time.
@@ -49,8 +49,8 @@ class Identity:
     """The constants of a thread: its number on this disk, its uid, its name and its keys."""
 
     __slots__ = (
-        "_branch_keys", "_places", "_sealed", "cipher", "is_held", "keys", "last_request", "name", "namespace",
-        "namespace_keys", "number", "uid", "uid_text",
+        "_branch_keys", "_outline", "_places", "_sealed", "cipher", "is_held", "keys", "last_request", "name",
+        "namespace", "namespace_keys", "number", "uid", "uid_text",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Identity:
         self.uid_text = uid.hex()
         self.is_held = is_held
         """Whether clients hold a part of the key, so that no list shows the thread."""
+        self._outline: Cipher | None = None
         self._branch_keys: dict[str, bytes] = {}
         # For rows that every save rewrites: the associated data of the ciphertext, and the prefix of the row's sum.
         self._places: dict[bytes, tuple[bytes, bytes]] = {}
@@ -93,6 +94,12 @@ class Identity:
     def open_row(self, key: bytes, record: bytes | memoryview) -> bytes:
         """The reverse of ``seal_row``. Raises Corrupt."""
         return open_record(self.cipher, ROW_MAGIC, record, self.uid, self.keys.row(key))
+
+    def seal_outline(self, plaintext: bytes) -> bytes:
+        """Seals what may be known of a held thread without its session key."""
+        if self._outline is None:
+            self._outline = Cipher(self.namespace_keys.names.outline_key(self.uid))
+        return seal_record(self._outline, OUTLINE_MAGIC, plaintext, self.uid)
 
     def row_sum(self, key: bytes, plaintext: bytes) -> int:
         """Returns the part of a row in the head's sum (combined by XOR)."""
@@ -316,6 +323,25 @@ def write_head(txn: lmdb.Transaction, identity: Identity, head: ThreadHead) -> N
     """Writes the head row. It begins with the uid in clear, so that the data key can be found by the number alone."""
     key = identity.keys.head
     txn.put(key, identity.uid + identity.seal_row(key, head.SerializeToString(deterministic=True)))
+    if identity.is_held:
+        outline = ThreadHead(
+            create_time_us=head.create_time_us, update_time_us=head.update_time_us, stored_bytes=head.stored_bytes,
+            epoch=head.epoch,
+        )  # fmt: skip
+        txn.put(identity.keys.outline(), identity.seal_outline(outline.SerializeToString()))
+
+
+def load_outline(txn: lmdb.Transaction, namespace: NamespaceKeys, number: int, uid: bytes) -> ThreadHead | None:
+    """Returns what may be known of a held thread without its session key: times, size and epoch; None if nothing is.
+    Raises Corrupt."""
+    row = txn.get(ThreadKeys(number).outline())
+    if row is None:
+        return None
+    cipher = Cipher(namespace.names.outline_key(uid))
+    try:
+        return ThreadHead.FromString(open_record(cipher, OUTLINE_MAGIC, row, uid))
+    except DecodeError:
+        raise Corrupt("what is known of a held thread cannot be read") from None
 
 
 def head_uid(record: bytes | memoryview) -> bytes:

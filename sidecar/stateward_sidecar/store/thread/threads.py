@@ -24,7 +24,6 @@ from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.codec.seal import KEY_BYTES
 from stateward_sidecar.errors import (
     Corrupt,
-    FeatureUnavailable,
     InvalidField,
     KeyUnavailable,
     Locked,
@@ -96,6 +95,8 @@ class Threads:
         self._context = context
         self._threads: OrderedDict[int, Thread] = OrderedDict()
         self._numbers: dict[tuple[str, str], int] = {}
+        self._held: dict[bytes, set[int]] = {}
+        """Numbers of held threads that were in memory, by uid: the cache may have something of them."""
         self._lock = threading.Lock()
         # Called after a commit with namespace, name, and the thread as readers see it from now on; None = deleted.
         self.on_change: Callable[[str, str, Thread | None], None] = lambda *_: None
@@ -267,6 +268,10 @@ class Threads:
             return thread
 
     def _keep_locked(self, thread: Thread) -> Thread:
+        if not self._may_keep(thread):
+            return thread
+        if thread.identity.is_held:
+            self._held.setdefault(thread.identity.uid, set()).add(thread.number)
         # Two readers may load a thread at once. The first object stays, so that all readers share it.
         thread = self._threads.setdefault(thread.number, thread)
         self._numbers[thread.identity.namespace, thread.name] = thread.number
@@ -284,12 +289,16 @@ class Threads:
         """Drops threads that were locked from memory, and what the cache has of them."""
         gone = set(uids)
         with self._lock:
-            found = [thread for thread in self._threads.values() if thread.identity.uid in gone]
-        for thread in found:
-            with self._lock:
+            for thread in [thread for thread in self._threads.values() if thread.identity.uid in gone]:
                 self._threads.pop(thread.number, None)
                 self._numbers.pop((thread.identity.namespace, thread.name), None)
-            self._context.cache.drop_thread(thread.number)
+            numbers = [number for uid in gone for number in self._held.get(uid, ())]
+        for number in numbers:
+            self._context.cache.drop_thread(number)
+
+    def _may_keep(self, thread: Thread) -> bool:
+        """Returns whether a thread may be in memory: work that was begun may end after its thread was locked."""
+        return not thread.identity.is_held or self._context.keystore.held.is_open(thread.identity.uid)
 
     def forget(self, thread: Thread) -> None:
         """Drops a thread from memory, because it was deleted or must be read again."""
@@ -332,7 +341,7 @@ class Threads:
         if not thread.is_deleted:
             with self._lock:
                 # The thread that the writer committed replaces any object that a reader loaded before.
-                if self._threads.get(thread.number) is not thread:
+                if self._threads.get(thread.number) is not thread and self._may_keep(thread):
                     self._threads[thread.number] = thread
                     self._keep_locked(thread)
         self.on_change(draft.identity.namespace, draft.identity.name, thread)
@@ -368,21 +377,23 @@ class Threads:
         check_new(name)
         context, keystore = self._context, self._context.keystore
         session_key = keystore.held.offered((namespace, name)) if is_held else b""
-        if is_held and context.archive is not None:
-            raise FeatureUnavailable("a daemon with an archive makes no held threads yet")
         if is_held and not session_key:
             raise Locked("a held thread is made with a session key: send it with the call", thread=name)
-        uid, data_key, row = os.urandom(UID_BYTES), os.urandom(KEY_BYTES), None
+        uid, data_key, row, held = os.urandom(UID_BYTES), os.urandom(KEY_BYTES), None, b""
         if context.archive is not None:
             claim = context.archive.claims.get((namespace, name))
             if claim is None:
                 raise Unclaimed(f"this sidecar has not claimed thread {name!r} in the archive", thread=name)
-            uid, data_key, row = claim.uid, claim.data_key, claim.row
+            uid, data_key, row, held = claim.uid, claim.data_key, claim.row, claim.held
+            if bool(held) != is_held:
+                raise Locked(f"another client is making thread {name!r}; try again", thread=name)
         namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
+        if held:
+            keystore.open_thread(held, namespace_keys, session_key)  # raises Locked: the claim is of another key
         if keystore.thread_key(uid, namespace_keys) is None:  # an orphan of this thread may have the key already
-            keystore.add_thread(uid, namespace_keys, data_key, session_key)
+            keystore.add_thread(uid, namespace_keys, data_key, session_key, held)
             if session_key:
-                keystore.held.begin(uid, (namespace, name), data_key)
+                keystore.held.begin(uid, (namespace, name), data_key, session_key)
             batch.after_abort.append(lambda: keystore.release(uid))
         if keystore.sync not in batch.before_commit:
             batch.before_commit.append(keystore.sync)

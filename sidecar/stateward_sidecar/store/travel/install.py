@@ -78,6 +78,7 @@ class Incoming:
     rows: list[PackedRow] = field(default_factory=list)
     have: int = 0  # ``rows`` continue a copy that has the entries up to this one
     is_first: bool = False  # there was no copy on this disk to compare with
+    held: bytes = field(default=b"", repr=False)  # the slot of a held thread
 
 
 class Installer:
@@ -168,15 +169,18 @@ class Installer:
     def _begin(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> ThreadDraft:
         context, keystore, uid = self._context, self._context.keystore, incoming.uid
         namespace, name = incoming.image.head.namespace, incoming.image.head.thread
-        if keystore.thread_key(uid, incoming.namespace) is None:  # an orphan of the thread has the same key
-            keystore.add_thread(uid, incoming.namespace, incoming.data_key)
+        # An orphan of the thread has the same key.
+        if not (incoming.held and uid in keystore.held_uids) and keystore.thread_key(uid, incoming.namespace) is None:
+            keystore.add_thread(uid, incoming.namespace, incoming.data_key, held=incoming.held)
             batch.after_abort.append(lambda: keystore.release(uid))
             batch.before_commit.append(keystore.sync)
         # Also for an existing key: the last process may have died between marking the key and destroying it.
         batch.after_commit.append(lambda: keystore.mark_leaving(uid, is_leaving=False))
         number = context.next_thread
         context.next_thread += 1
-        identity = Identity(number, uid, namespace, name, incoming.namespace, incoming.data_key)
+        identity = Identity(
+            number, uid, namespace, name, incoming.namespace, incoming.data_key, is_held=bool(incoming.held)
+        )
         txn.put(layout.NEXT_THREAD_KEY, layout.u64(number + 1))
         txn.put(layout.name_key(incoming.namespace.names.thread(name)), layout.pack_name(number, uid))
         return ThreadDraft(Thread(identity, ThreadHead(row_sum=b"\0" * 16)))

@@ -94,7 +94,9 @@ class Orphans:
 
         name = orphan_name(live_name, epoch, is_taken)
         old = draft.identity
-        identity = Identity(old.number, old.uid, namespace, name, old.namespace_keys, self._data_key(old))
+        identity = Identity(
+            old.number, old.uid, namespace, name, old.namespace_keys, self._data_key(old), is_held=old.is_held
+        )
         head = draft.next_head()
         head.thread = name
         orphan = ThreadDraft(
