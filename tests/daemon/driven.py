@@ -316,7 +316,10 @@ class Driven:
     def collect(self, grace_s: int) -> None:
         """What `stateward archive gc` asks for."""
         archive = self.archive
-        verbs = Verbs(lambda name: archive.own(*name, must_exist=True), archive.delete, archive.attacher.bury_claim)
+        verbs = Verbs(
+            lambda name: archive.own(*name, must_exist=True), archive.delete, archive.attacher.bury_claim,
+            archive.remove_locked,
+        )  # fmt: skip
         request = CollectGarbageRequest()
         request.grace.FromSeconds(grace_s)
         for _ in Collector(archive.state, verbs).collect(request):
