@@ -203,7 +203,8 @@ def test_expired_threads_that_nobody_holds_go(
     assert collect(second) == []  # an hour has not passed
     move_clock(monkeypatch, 2)
     with beside(machines, first, tmp_path) as late:
-        collector = Collector(late.state, Verbs(lambda name: late.own(*name), late.delete, late.attacher.bury_claim, late.remove_locked))
+        verbs = Verbs(lambda name: late.own(*name), late.delete, late.attacher.bury_claim, late.remove_locked)
+        collector = Collector(late.state, verbs)
         would = [step.key for step in collector.collect(CollectGarbageRequest(dry_run=True)) if step.key]
         assert len(would) == 1  # small: only its key lies beside HEAD
         assert second.thread("old").hydrate().version == 1
@@ -224,7 +225,8 @@ def test_a_clock_that_jumps_deletes_nothing(
     first = machines.machine("first", sweep_interval="0")
     make_expiring(machines.client(first))
     with beside(machines, first, tmp_path) as late:
-        collector = Collector(late.state, Verbs(lambda name: late.own(*name), late.delete, late.attacher.bury_claim, late.remove_locked))
+        verbs = Verbs(lambda name: late.own(*name), late.delete, late.attacher.bury_claim, late.remove_locked)
+        collector = Collector(late.state, verbs)
         move_clock(monkeypatch, 48)
         assert [step.key for step in collector.collect(CollectGarbageRequest()) if step.key] == []
     assert len([item for item in machines.client(first).archive.list() if item.thread]) == 3

@@ -58,7 +58,10 @@ def test_a_collection_says_that_it_failed(driven: Town, monkeypatch: pytest.Monk
         machine.ship_now()
     monkeypatch.setattr(machine.bucket, "delete", deny)
     driven.time.sleep(7200)
-    verbs = Verbs(lambda name: machine.archive.own(*name), machine.archive.delete, machine.archive.attacher.bury_claim, archive.remove_locked)
+    archive = machine.archive
+    verbs = Verbs(
+        lambda name: archive.own(*name), archive.delete, archive.attacher.bury_claim, archive.remove_locked
+    )
     answers = list(Collector(machine.archive.state, verbs).collect(CollectGarbageRequest(grace=Duration())))
     assert answers[-1].failed == 1
     assert answers[-1].removed == 0
