@@ -161,7 +161,7 @@ def test_a_detach_locks_it(tmp_path: Path) -> None:
         save(first, "one")
         first.thread("h", session_key=RIGHT).archive.detach()
         eventually(lambda: locks(two.first) == 1)
-        save(first, "two", status=Status.WAITING)
+        first.thread("h", session_key=RIGHT).append("m", "two", status=Status.WAITING)
         eventually(lambda: locks(two.first) == 2)
         assert said(two.client(two.second)) == ["one", "two"]
         save(two.client(two.second), "three")

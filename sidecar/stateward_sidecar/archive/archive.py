@@ -365,7 +365,7 @@ class Archive:
     # -- held threads ---------------------------------------------------------------------------------------------
 
     def _unshipped(self, uids: set[bytes]) -> set[bytes]:
-        return self._locked.unshipped(uids, partial(self.schedule.add, at_once=True))
+        return self._locked.unshipped(uids, self.schedule)
 
     def _lock(self, uids: set[bytes]) -> None:
         """Drops the holds of threads that were locked, and all else that has their keys."""
@@ -390,8 +390,12 @@ class Archive:
         state = self.state
         hold = state.holds.get(number)
         if hold is None:
-            with state.context.engine.read() as txn:
-                thread = state.store.threads.by_number(txn, number)
+            try:
+                with state.context.engine.read() as txn:
+                    thread = state.store.threads.by_number(txn, number)
+            except Locked:
+                self._locked.note(number)
+                return
             is_copy = thread is not None and thread.access in (THREAD_ACCESS_REMOTE, THREAD_ACCESS_ORPHAN)
             if thread is None or (is_copy and not thread.is_outdated):
                 self._tell(number, thread)

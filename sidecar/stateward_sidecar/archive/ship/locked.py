@@ -9,10 +9,6 @@ thread is free or this disk's own, then the key object goes, and all that is lis
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import lmdb
-
 from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar import security
@@ -22,6 +18,7 @@ from stateward_sidecar.archive.objects.holds import ArchiveState, Name
 from stateward_sidecar.archive.own.reconcile import Finisher
 from stateward_sidecar.archive.requests.metered import Unclear
 from stateward_sidecar.archive.requests.places import Place
+from stateward_sidecar.archive.ship.schedule import Schedule, is_dirty
 from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Locked
 from stateward_sidecar.security import DELETED
@@ -49,21 +46,30 @@ class LockedThreads:
 
     # -- before a thread is locked ------------------------------------------------------------------------------------
 
-    def unshipped(self, uids: set[bytes], ship: Callable[[int], None]) -> set[bytes]:
-        """Has threads shipped that are about to be locked. Returns those of which the archive lacks something."""
-        found = set[bytes]()
-        with self._state.context.engine.read() as txn:
-            for number, uid in self._dirty(txn):
-                if uid in uids:
-                    found.add(uid)
-                    ship(number)
-        return found
+    def unshipped(self, uids: set[bytes], schedule: Schedule) -> set[bytes]:
+        """Has threads shipped that are about to be locked. Returns those of which the archive lacks something, or of
+        which this disk does not say yet that it has everything."""
+        holds = self._state.holds
+        for number in self._marked(uids):
+            if (hold := holds.get(number)) is None or hold.owed.is_due or is_dirty(hold):
+                schedule.add(number, at_once=True)
+            else:
+                schedule.write_rows(wait=True)
+        return set(self._marked(uids).values())
 
-    @staticmethod
-    def _dirty(txn: lmdb.Transaction) -> list[tuple[int, bytes]]:
-        numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"O")]
-        heads = [(number, txn.get(layout.ThreadKeys(number).head)) for number in numbers]
-        return [(number, head_uid(head)) for number, head in heads if head is not None]
+    def _marked(self, uids: set[bytes]) -> dict[int, bytes]:
+        """Returns the threads that have a row in the outbox, by number."""
+        with self._state.context.engine.read() as txn:
+            numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"O")]
+            heads = {number: txn.get(layout.ThreadKeys(number).head) for number in numbers}
+            found = {number: head_uid(head) for number, head in heads.items() if head is not None}
+        return {number: uid for number, uid in found.items() if uid in uids}
+
+    def note(self, number: int) -> None:
+        """A thread cannot be shipped, because it is locked."""
+        with self._state.context.engine.read() as txn:
+            if txn.get(layout.outbox_key(number)) is not None:
+                self._state.locked.add(number)
 
     # -- deletion -----------------------------------------------------------------------------------------------------
 

@@ -191,8 +191,6 @@ class Schedule:
                 log.warning("a thread could not be archived; trying again", number=number, error=told(error))
         except ShuttingDown:
             pass
-        except Locked:
-            self._state.locked.add(number)
         except StatewardError as error:
             failed = True
             log_damage("a thread could not be archived", error, number=number)
@@ -324,7 +322,7 @@ class Leaver:
         """Counts threads with entries that the archive lacks, and rolled back threads. Includes threads that nobody
         touched since the start, and locked ones."""
         state = self._state
-        return len(self._dirty_elsewhere(with_locked=True)) + sum(map(_is_dirty, list(state.holds.values())))
+        return len(self._dirty_elsewhere(with_locked=True)) + sum(map(is_dirty, list(state.holds.values())))
 
     def _here(self) -> list[int]:
         holds = sorted(self._state.holds.values(), key=lambda hold: -hold.thread.head.update_time_us)
@@ -366,8 +364,9 @@ class Leaver:
         except StatewardError:
             return False, False
         left = state.holds.get(number)
-        return hold is not None and left is None, left is None or left.is_rolled_back or not _is_dirty(left)
+        return hold is not None and left is None, left is None or left.is_rolled_back or not is_dirty(left)
 
 
-def _is_dirty(hold: Hold) -> bool:
+def is_dirty(hold: Hold) -> bool:
+    """Whether a thread has entries that the archive lacks, or is rolled back."""
     return hold.is_rolled_back or hold.thread.head.tip_sequence > hold.head.tip_sequence
