@@ -130,7 +130,10 @@ def test_a_bucket_that_is_away_delays_it_and_no_more(two: Pair) -> None:
     assert "is_shipped=False" in two.first.stderr.replace('"is_shipped": false', "is_shipped=False")
     two.come_back()
     eventually(lambda: first.archive.status().stats.dirty_threads == 1)
-    with first.thread("h", session_key=RIGHT).watch():  # keeps it open
+    heads = named(two, "HEAD")
+    with first.thread("h", session_key=RIGHT).watch(after_sequence=0) as events:  # keeps it open
+        next(iter(events))
+        eventually(lambda: named(two, "HEAD") != heads)
         eventually(lambda: first.archive.status().stats.dirty_threads == 0)
     assert two.first.stop() == 0
     assert said(two.client(two.second)) == ["one", "two", "three"]
