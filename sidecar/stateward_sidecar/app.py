@@ -90,7 +90,7 @@ from stateward_sidecar.storage.engine import DATA_FILE, FORMAT
 from stateward_sidecar.storage.exposure import find_exposures, refuse_exposed
 from stateward_sidecar.storage.files import UsersLock, announce, sync_path, withdraw
 from stateward_sidecar.storage.keysource import Key, open_key
-from stateward_sidecar.storage.keystore import is_wrapped_by, opens_root
+from stateward_sidecar.storage.keywraps import is_wrapped_by, opens_roots
 from stateward_sidecar.storage.secretfiles import create_key_file, fingerprint
 from stateward_sidecar.store.store import KEYS_FILE, Store, StoreOptions
 from stateward_sidecar.store.thread.cache import default_cache_bytes, memory_limit_bytes
@@ -231,7 +231,7 @@ def _find_root(settings: Settings, opening: Opening | None, given: Key | None) -
     elif opening is not None:
         root = opening.fetch_root(given.data if given is not None else b"")
     opened = given or Key(_make_key(settings, root))
-    if root and not opens_root(root, opened.data):
+    if root and not opens_roots(root, opened.data):
         raise StartError(
             f"KEY_UNAVAILABLE: the key {fingerprint(opened.data)} in {settings.key} does not open the archive "
             f"{settings.archive}; {_RIGHT_KEY}"
@@ -260,7 +260,7 @@ def _make_parts(
     store = Store(
         StoreOptions(
             directory=settings.data_dir, key=key, root=root, map_bytes=settings.map_bytes,
-            cache_bytes=cache_bytes,
+            cache_bytes=cache_bytes, fetch=opening.fetch_namespace if opening is not None else None,
             limits=Limits(state_bytes=settings.max_state_bytes, message_bytes=settings.max_state_bytes),
         ),
         delivery.deliver, on_fatal,
@@ -594,7 +594,7 @@ def _fetch_rotated(opening: Opening, settings: Settings, key: Key) -> bytes:
             f"KEY_UNAVAILABLE: the key {fingerprint(key.data)} does not open the data in {settings.data_dir}, and "
             f"whether it is the next one is not known: {error.message}"
         ) from None
-    if not root or not opens_root(root, key.data):
+    if not root or not opens_roots(root, key.data):
         return b""
     security.note(CHANGED, "another key opens the archive, and these data from now on", key=fingerprint(key.data))
     return root

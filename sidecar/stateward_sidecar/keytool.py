@@ -4,6 +4,11 @@
     {"do": "list", "key": "file:/etc/stateward/key", "archive": "s3://bucket/agents"}
     {"do": "rotate", "key": …, "to": "file:/etc/stateward/next", "archive": …, "data_dir": ""}
     {"do": "retire", "key": …, "archive": …, "key_id": "0123456789abcdef", "force": false}
+    {"do": "change", "key": …, "what": "root", "archive": …, "data_dir": "", "now": false}
+    {"do": "end", "key": …, "what": "namespace", "namespace": "default", "archive": …, "force": false}
+
+`change` and `end` are for the root, and for the key of a namespace. They say on stderr how far they have come, in lines
+that begin with `- `.
 
 ``from`` names the key file whose key is wrapped, plain or wrapped; empty = a new key. Without ``archive`` the new file
 is for the archive of ``from``, or for one that is still to be made. A key that the same service has wrapped stays there
@@ -16,13 +21,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from stateward_sidecar import hardening
-from stateward_sidecar.archive.fleet import rootkeys
+from stateward_sidecar.archive.fleet import innerkeys, rootkeys
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.bucket.open import open_bucket
 from stateward_sidecar.bucket.retrying import Patience
@@ -39,6 +47,7 @@ from stateward_sidecar.store.store import KEYS_FILE
 
 MAP_BYTES = 64 << 30
 PATIENCE_S = 10.0
+PROGRESS_S = 2.0
 
 
 def main() -> None:
@@ -100,7 +109,7 @@ def _find_archive(url: str, environment: Mapping[str, str], key: bytes = b"") ->
 def list_all(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
     """Returns which keys wrap the root of an archive, and which sidecars use them. Raises StartError."""
     with _wire(order["archive"], environment) as wire:
-        return _described(wire, _open(order["key"]).data)
+        return _described(wire, _open(order["key"]).data, order.get("namespace", ""))
 
 
 def rotate(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -116,7 +125,7 @@ def rotate(order: Mapping[str, str], environment: Mapping[str, str]) -> dict[str
                 f"--to: this wrapped key file is for the archive {other.archive_id}, and this is {archive_id}; make it "
                 "with --archive"
             )
-        is_new = rootkeys.rotate(wire, key.data, other.data)
+        is_new = rootkeys.rotate(wire, key.data, other.data, Clock().now_us())
         return {"is_new": is_new, "key_id": fingerprint(other.data), **_described(wire, other.data)}
 
 
@@ -128,20 +137,81 @@ def retire(order: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str
         return _described(wire, key)
 
 
+def change(order: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Makes a new root, or a new key of a namespace. Raises StartError."""
+    key, is_root = _open(order["key"]).data, order["what"] == "root"
+    if order["data_dir"]:
+        with _keys_in(Path(order["data_dir"]).absolute(), key) as store:
+            if is_root:
+                store.change_root()
+                return {"generation": store.root_generation, "is_new": True}
+            return {"generation": store.change_namespace(order["namespace"]), "is_new": True}
+    now_us, tell = Clock().now_us(), _Progress()
+    with _wire(order["archive"], environment) as wire:
+        if is_root:
+            return asdict(innerkeys.change_root(wire, key, now_us, tell))
+        name, seals_heads = order["namespace"], order["now"]
+        return asdict(innerkeys.change_namespace(wire, key, name, now_us, tell, seals_heads=seals_heads))
+
+
+def end(order: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Removes the old root, or the old key of a namespace. Raises StartError."""
+    key, now_us, tell, is_forced = _open(order["key"]).data, Clock().now_us(), _Progress(), order["force"]
+    with _wire(order["archive"], environment) as wire:
+        if order["what"] == "root":
+            return asdict(innerkeys.retire_root(wire, key, now_us, tell, is_forced=is_forced))
+        name = order["namespace"]
+        return asdict(innerkeys.retire_namespace(wire, key, name, now_us, tell, is_forced=is_forced))
+
+
+class _Progress:
+    """Says from time to time how much is done."""
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+
+    def __call__(self, what: str, count: int) -> None:
+        if time.monotonic() - self._last_s >= PROGRESS_S:
+            self._last_s = time.monotonic()
+            print(f"- {count} {what}", file=sys.stderr, flush=True)
+
+
 _ORDERS: dict[str, Callable[[Any, Mapping[str, str]], dict[str, Any]]] = {
-    "wrap": wrap, "list": list_all, "rotate": rotate, "retire": retire,
+    "wrap": wrap, "list": list_all, "rotate": rotate, "retire": retire, "change": change, "end": end,
 }  # fmt: skip
 
 
-def _described(wire: Wire, key: bytes) -> dict[str, Any]:
+def _described(wire: Wire, key: bytes, namespace: str = "") -> dict[str, Any]:
     found = rootkeys.list_keys(wire, key)
     users = [
-        {"owner_id": user.owner_id, "key_id": user.key_id, "start_time": user.start.isoformat()} for user in found.users
-    ]
-    return {"archive_id": found.archive_id, "keys": list(found.key_ids), "sidecars": users}
+        {
+            "owner_id": user.owner_id, "key_id": user.key_id, "start_time": user.start.isoformat(),
+            "root": user.root_generation,
+        } for user in found.users
+    ]  # fmt: skip
+    described = {
+        "archive_id": found.archive_id, "keys": list(found.key_ids), "roots": _dated(found.generations),
+        "sidecars": users,
+    }  # fmt: skip
+    if namespace:
+        described["namespace_keys"] = _dated(rootkeys.times_of(innerkeys.list_namespace(wire, key, namespace)))
+    return described
+
+
+def _dated(times: Mapping[int, datetime | None]) -> list[dict[str, Any]]:
+    return [{"generation": each, "add_time": at.isoformat() if at else None} for each, at in times.items()]
 
 
 def _rotate_directory(directory: Path, key: bytes, other: bytes) -> dict[str, Any]:
+    with _keys_in(directory, key) as store:
+        store.rewrap(key, other)
+    key_id = fingerprint(other)
+    return {"is_new": True, "key_id": key_id, "keys": [key_id], "archive_id": "", "sidecars": []}
+
+
+@contextmanager
+def _keys_in(directory: Path, key: bytes) -> Iterator[KeyStore]:
+    """The key store of data without an archive, where no daemon runs. Raises StartError."""
     path = directory / KEYS_FILE
     if not path.exists():
         raise StartError(f"--data-dir: there are no keys in {directory}")
@@ -154,13 +224,11 @@ def _rotate_directory(directory: Path, key: bytes, other: bytes) -> dict[str, An
                 )
         store = KeyStore(path, key)
         try:
-            store.rewrap(key, other)
+            yield store
         finally:
             store.close()
     finally:
         engine.close()
-    key_id = fingerprint(other)
-    return {"is_new": True, "key_id": key_id, "keys": [key_id], "archive_id": "", "sidecars": []}
 
 
 def _open(source: str) -> Key:

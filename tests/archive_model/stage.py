@@ -53,7 +53,7 @@ from stateward_sidecar.errors import (
     VersionNotFound,
     VersionPruned,
 )
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.thread.context import REQUEST_WINDOW_ENTRIES
 
 T = TypeVar("T")

@@ -24,7 +24,8 @@ from stateward import Client, RawValue
 from stateward.cli.options.catalog import LONGER, SECTIONS, load
 from stateward.cli.options.connect import connect
 from stateward.testing import Daemon, missing_daemon, run_daemon
-from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
+from stateward_sidecar.storage.keyslots import SLOT_BYTES
+from stateward_sidecar.storage.keywraps import THREAD
 
 TEN = [f"t{number}" for number in range(10)]
 GOOD, DAMAGED, HEADLESS, LOCKED, DEEP, LOST_KEY = ("t1", "t3", "t4", "t5", "t7", "t6")

@@ -9,7 +9,8 @@ from tests.cli.conftest import run
 from stateward.errors import StatewardError, ThreadsUnreadable
 from stateward.models import Status
 from stateward.testing import run_daemon
-from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
+from stateward_sidecar.storage.keyslots import SLOT_BYTES
+from stateward_sidecar.storage.keywraps import THREAD
 
 NAMES = ("one", "two", "three")
 

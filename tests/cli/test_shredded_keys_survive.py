@@ -12,7 +12,7 @@ from tests.daemon.process import eventually
 from stateward.testing import Daemon, run_daemon
 from stateward_sidecar.archive.objects.keys import slot_of
 from stateward_sidecar.storage.keyslots import HEAD, SLOT_BYTES
-from stateward_sidecar.storage.keystore import THREAD
+from stateward_sidecar.storage.keywraps import THREAD
 
 
 @pytest.fixture

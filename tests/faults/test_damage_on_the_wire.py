@@ -17,7 +17,8 @@ from stateward.v1 import thread_service_pb2 as t
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT, ERROR_REASON_KEY_UNAVAILABLE
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.storage.keystore import SLOT_BYTES, THREAD
+from stateward_sidecar.storage.keyslots import SLOT_BYTES
+from stateward_sidecar.storage.keywraps import THREAD
 from stateward_sidecar.storage.layout import tail_number
 from stateward_sidecar.store.thread.blocks import pack_row, unpack_row
 

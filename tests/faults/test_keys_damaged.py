@@ -12,7 +12,8 @@ from tests.faults.rig import GONE, HEALTHY, NAMES, OTHER, SPACE, Judge, Made, co
 
 from stateward.v1.error_reason_pb2 import ERROR_REASON_KEY_UNAVAILABLE
 from stateward_sidecar.errors import KeyUnavailable, StartError
-from stateward_sidecar.storage.keystore import ERASED, NAMESPACE, SLOT_BYTES, THREAD
+from stateward_sidecar.storage.keyslots import SLOT_BYTES
+from stateward_sidecar.storage.keywraps import ERASED, NAMESPACE, THREAD
 
 ALL = {*NAMES, HEALTHY}
 

@@ -17,7 +17,8 @@ from stateward_sidecar.archive.objects.heads import open_head
 from stateward_sidecar.archive.objects.image import open_image, part_refs
 from stateward_sidecar.archive.requests.places import THREAD_KEYS, THREADS, Place, place_of
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.store import KEYS_FILE
 from stateward_sidecar.store.thread.ranges import Pruned
 

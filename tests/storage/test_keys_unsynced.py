@@ -12,10 +12,12 @@ from tests.daemon.store import get, opened, save, write
 from tests.storage.test_keys_revived import archived
 
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
-from stateward_sidecar.archive.objects.keys import Keys
+from stateward_sidecar.archive.objects.keys import Keys, key_object
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.storage import keystore
-from stateward_sidecar.storage.keystore import NAMESPACE, SLOT_BYTES, THREAD, KeyStore
+from stateward_sidecar.storage.keyslots import SLOT_BYTES
+from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.keywraps import NAMESPACE, THREAD
 from stateward_sidecar.store.travel.install import Installer
 
 
@@ -66,13 +68,12 @@ def test_an_installed_thread_has_its_key(tmp_path: Path, monkeypatch: pytest.Mon
     with opened(tmp_path / "a") as store:
         save(store, "1", expected_version=0)
         uid, incoming = get(store).identity.uid, archived(store)
-        slot = store.context.keystore.namespace_slot(get(store).identity.namespace_keys.id)
+        slots = store.context.keystore.namespace_slots(get(store).identity.namespace_keys.id)
         root = store.context.keystore.root_slot()
-    assert slot is not None
     (tmp_path / "b").mkdir()
     with opened(tmp_path / "b", root=root) as store:
         keys, disk = store.context.keystore, CutDisk(tmp_path / "b" / "keys", monkeypatch)
-        Keys(store.context, Mock(spec=Wire))._adopt(keys.namespace_id("default"), slot)
+        Keys(store.context, Mock(spec=Wire))._adopt(keys.namespace_id("default"), key_object(*slots))
         assert disk.has(NAMESPACE, keys.namespace_id("default"))
         committed, publish = list[bool](), store.threads._publish
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stateward_sidecar.errors import KeyUnavailable, StartError
-from stateward_sidecar.storage.keystore import SLOT_BYTES, KeyStore
+from stateward_sidecar.storage.keyslots import SLOT_BYTES
+from stateward_sidecar.storage.keystore import KeyStore
 
 KEY = b"k" * 32
 UID = b"u" * 16

@@ -49,7 +49,7 @@ from stateward_sidecar.errors import (
 )
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.journal.finding import check_history, fenced_by
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.context import ArchiveHooks
@@ -78,7 +78,7 @@ class Archive:
             self._locked_gone, self._expire_locked,
         )  # fmt: skip
         self.state = ArchiveState(
-            store, wire, Keys(context, wire), options, boot_id, Names(boot_id), hooks,
+            store, wire, Keys(context, wire, store.rewrapper), options, boot_id, Names(boot_id), hooks,
             Installer(context, store.threads), Orphans(context, store.threads), Outbox(context, store.threads),
             boots=frozenset((boot_id,)),
         )  # fmt: skip
@@ -184,6 +184,17 @@ class Archive:
             with suppress(StatewardError):  # the next thread of the name may be locked
                 self.attacher.know((namespace, name))
         return not self.state.context.keystore.has_key(uid)
+
+    def renew_held(self, namespace: str, name: str) -> None:
+        """Puts the key of a held thread into the archive as this disk has it, after it was wrapped anew here. The next
+        call that finds an old one on this disk tries again what fails here."""
+        self._check_running()
+        with self.state.locks.of((namespace, name)):
+            thread = self.state.store.threads.cached(namespace, name)
+            if thread is not None and thread.archive is not None:
+                identity = thread.identity
+                place = self.state.place(identity.namespace_keys, name)
+                self.state.keys.renew_held(identity.uid, place, thread.archive.head.created_epoch)
 
     def remove_locked(self, namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> None:
         """See ``LockedThreads.remove_expired``."""

@@ -25,7 +25,8 @@ from stateward_sidecar.settings import KeySource
 from stateward_sidecar.storage.engine import DATA_FILE
 from stateward_sidecar.storage.exposure import ACCESS, DATA, TOKENS, Exposure, find_exposure, kind_of_key
 from stateward_sidecar.storage.keysource import open_key
-from stateward_sidecar.storage.keystore import KeyStore, is_wrapped_by
+from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.keywraps import is_wrapped_by
 from stateward_sidecar.storage.secretfiles import fingerprint, read_token_file
 from stateward_sidecar.store.store import KEYS_FILE
 from stateward_sidecar.syncing import sync_data, sync_file

@@ -15,10 +15,28 @@ from threading import Lock
 
 SLOT_BYTES = 128
 HEAD = struct.Struct(">BBxx16s16s")
-"""How a slot begins: kind, format, id, id of the wrapping key."""
+"""How a slot begins: kind, format, generation (`generation_of`), id, id of the wrapping key."""
+GENERATION_MAX = (1 << 16) - 1
 _SLOT_BITS = 32
 _READ_SLOTS = 1 << 9
 """So many slots are read at a time."""
+
+
+def pack_head(kind: int, form: int, owner: bytes, wrapping_id: bytes, generation: int = 0) -> bytes:
+    """Returns how a slot begins."""
+    head = HEAD.pack(kind, form, owner, wrapping_id)
+    return head[:2] + generation.to_bytes(2, "big") + head[4:]
+
+
+def generation_of(slot: bytes | memoryview) -> int:
+    """The generation in a slot: of the root or of the namespace's key that is in it, or of the namespace's key that
+    wraps a thread's."""
+    return int.from_bytes(slot[2:4], "big")
+
+
+def root_of(slot: bytes | memoryview) -> int:
+    """The generation of the root that wraps a namespace's keys."""
+    return int.from_bytes(HEAD.unpack_from(slot)[3], "big")
 
 
 def read_slots(fd: int) -> Iterator[tuple[int, memoryview]]:
@@ -47,14 +65,17 @@ class KeySlots:
 
     def find(self, kind: int, owner: bytes) -> int | None:
         """Returns the slot of a kind that an owner has."""
+        return next(self.find_all(kind, owner), None)
+
+    def find_all(self, kind: int, owner: bytes) -> Iterator[int]:
+        """Yields the slots of a kind that an owner has: a namespace has one for each generation of its key."""
         for slot in self._candidates(owner):
             head = os.pread(self._fd, HEAD.size, slot * SLOT_BYTES)
             if len(head) < HEAD.size:  # somebody has cut the file
                 continue
             found, _, of, _ = HEAD.unpack(head)
             if found == kind and of == owner:
-                return slot
-        return None
+                yield slot
 
     def add(self, owner: bytes, slot: int) -> None:
         """A slot was written. Does nothing if it is known."""

@@ -23,7 +23,7 @@ from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.blobfiles import BlobFiles
 from stateward_sidecar.storage.compaction import Compactor
 from stateward_sidecar.storage.engine import Engine
-from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.keystore import Fetch, KeyStore
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.storage.writer import Writer
 from stateward_sidecar.store.blobs.blobs import Blobs
@@ -34,6 +34,7 @@ from stateward_sidecar.store.clean.delete import Deleter
 from stateward_sidecar.store.clean.effectdelete import EffectDeleter
 from stateward_sidecar.store.clean.prune import Pruner
 from stateward_sidecar.store.clean.recordcleaning import RecordExpirer, RecordMover
+from stateward_sidecar.store.clean.rewrap import Rewrapper
 from stateward_sidecar.store.clean.sweep import Sweeper
 from stateward_sidecar.store.clean.tally import count_all
 from stateward_sidecar.store.copies.exporting import Exporter
@@ -81,8 +82,10 @@ class StoreOptions:
     map_bytes: int
     cache_bytes: int
     limits: Limits
-    # The archive's root key slot, for a new store; empty = a new store makes its own root key.
+    # The slots of the archive's root, for a new store; empty = a new store makes its own root.
     root: bytes = field(default=b"", repr=False)
+    # Returns the slots that the archive has of a namespace's keys, by its id.
+    fetch: Fetch | None = None
 
 
 class Store:
@@ -163,7 +166,7 @@ class Store:
                 f"KEY_UNAVAILABLE: the key store {path} is missing, and the data beside it cannot be opened without "
                 "it; restore it from a backup"
             )
-        keystore = KeyStore(path, options.key, options.root)
+        keystore = KeyStore(path, options.key, options.root, options.fetch)
         if not has_threads and keystore.has_settled_threads:
             keystore.close()
             raise StartError(
@@ -190,6 +193,8 @@ class Store:
         self.context.writer.start()
         recover = partial(self.recovery.run, self.context.next_thread)
         self.background.submit(persist, "recovery", recover, self._is_closing)
+        if not self.context.had_archive:  # else the archive says what may go
+            self.background.submit(guarded, "change of keys", self.rewrapper.begin_all)
         self.background.submit(guarded, "compaction", self.compactor.remove_rest)
         self.background.submit(guarded, "pruning", self.pruner.resume)  # if this fails, the next sweep continues
 
@@ -197,6 +202,11 @@ class Store:
     def trees(self) -> Trees:
         """Reads trees of files."""
         return Trees(self.context, self.threads)
+
+    @cached_property
+    def rewrapper(self) -> Rewrapper:
+        """Follows changes of keys of namespaces."""
+        return Rewrapper(self.context)
 
     @cached_property
     def compactor(self) -> Compactor:

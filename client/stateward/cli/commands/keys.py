@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ import typer
 from stateward._version import install_command
 from stateward.cli.options.catalog import CONTEXT
 from stateward.cli.options.connect import JsonOption
-from stateward.cli.show.output import CommandError, clean, counted, print_json, say
+from stateward.cli.show.output import CommandError, clean, counted, note, print_json, say
 
 KEY_BYTES = 32
 TOOL = "stateward_sidecar.keytool"
@@ -41,6 +42,13 @@ WithOption = Annotated[
 ArchiveOption = Annotated[
     str | None,
     typer.Option("--archive", metavar="URL", help="URL of the archive; a wrapped key opens no other one."),
+]
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", metavar="DIR", help="Data without an archive; no daemon may run there.")
+]
+RootOption = Annotated[bool, typer.Option("--root", help="The root key inside the archive.")]
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="The key of this namespace.")
 ]
 FINGERPRINT_PREFIX = b"stateward key fingerprint"
 
@@ -129,42 +137,74 @@ def wrap(
 
 @keys.command("list", short_help="Show which keys open an archive, and who uses them.")
 def list_keys(
-    archive: ArchiveOption = None, key: SourceOption = None, key_file: KeyFileOption = None, as_json: JsonOption = False
+    archive: ArchiveOption = None,
+    key: SourceOption = None,
+    key_file: KeyFileOption = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", metavar="NAME", help="Show the keys of this namespace, too.")
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show which keys open an archive, oldest first, and which sidecars were started with which of them.
 
-    Needs no daemon, but one of the keys. A sidecar that was killed is shown until it starts again.
+    Needs no daemon, but one of the keys. A sidecar that was killed is shown until it starts again. Root keys and keys
+    of namespaces have numbers: the highest is in use, and the others are shown until they are retired.
 
     \b
     Examples:
       stateward keys list --archive s3://bucket/agents --key-file data.key
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    _tell_keys(_ask(do="list", key=_source(key, key_file), archive=_archive(archive)), as_json=as_json)
+    place = {"archive": _archive(archive), "namespace": namespace or ""}
+    _tell_keys(_ask(do="list", key=_source(key, key_file), **place), as_json=as_json)
 
 
-@keys.command(short_help="Let another key open an archive, too.")
+@keys.command(short_help="Change a key: yours, the root key, or that of a namespace.")
 def rotate(
-    to: Annotated[str, typer.Option("--to", metavar="SOURCE", help="The new key: file:PATH, awskms:PATH and so on.")],
-    archive: ArchiveOption = None,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", metavar="DIR", help="Data without an archive; no daemon may run there.")
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="SOURCE", help="The new key: file:PATH, awskms:PATH and so on.")
     ] = None,
+    root: RootOption = False,
+    namespace: NamespaceOption = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="With --namespace: seal all HEADs now, and not with their next ship.")
+    ] = False,
+    archive: ArchiveOption = None,
+    data_dir: DataDirOption = None,
     key: SourceOption = None,
     key_file: KeyFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let another key open an archive, too. Nothing stops, and nothing below the root key is written anew.
+    """Change a key. Nothing stops, and the command may be repeated if it was interrupted.
 
-    Then restart each sidecar with the new key, when you like: until `stateward keys retire`, both keys open the data.
-    The command may be repeated. Data without an archive (`--data-dir`) are opened by the new key alone from then on.
+    `--to` lets another key of yours open an archive, too; nothing below the root key is written anew. Then restart each
+    sidecar with the new key, when you like: until `stateward keys retire`, both keys open the data. Data without an
+    archive (`--data-dir`) are opened by the new key alone from then on.
+
+    `--root` makes a new root key, which wraps the keys of all namespaces from then on, and `--namespace` a new key of a
+    namespace, which wraps the keys of its threads. Running sidecars follow by themselves. Then `stateward keys retire`
+    removes the old one.
 
     \b
     Examples:
       stateward keys rotate --archive s3://bucket/agents --key-file old.key --to file:new.key
+      stateward keys rotate --root --archive s3://bucket/agents --key-file data.key
+      stateward keys rotate --namespace team-a --now --archive s3://bucket/agents --key-file data.key
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if (archive is None) == (data_dir is None):
         raise CommandError("give --archive, or --data-dir for data without one")
+    if [to is not None, root, namespace is not None].count(True) != 1:
+        raise CommandError("say which key: --to SOURCE, --root, or --namespace NAME")
+    if now and (namespace is None or archive is None):
+        raise CommandError("--now is for --namespace with --archive")
     place = {"archive": "" if archive is None else _archive(archive), "data_dir": str(data_dir or "")}
+    if to is None:
+        what = {"what": "root" if root else "namespace", "namespace": namespace or "", "now": now}
+        found = _ask(do="change", key=_source(key, key_file), **what, **place)
+        if as_json:
+            print_json(found)
+        else:
+            _tell_changed(found, "the archive" if root else f"the namespace {namespace}", is_shared=archive is not None)
+        return
     found = _ask(do="rotate", key=_source(key, key_file), to=to, **place)
     if not as_json:
         how = "now opens" if found["is_new"] else "already opens"
@@ -176,28 +216,65 @@ def rotate(
 
 @keys.command(short_help="Take a key away that shall no longer open an archive.")
 def retire(
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `stateward keys list` shows it.")],
+    key_id: Annotated[
+        str | None, typer.Argument(metavar="[KEY_ID]", help="A key of yours, as `stateward keys list` shows it.")
+    ] = None,
+    root: RootOption = False,
+    namespace: NamespaceOption = None,
     archive: ArchiveOption = None,
     key: SourceOption = None,
     key_file: KeyFileOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Although sidecars use it, because they are gone for good.")
+        bool, typer.Option("--force", help="Although sidecars may use it, because they are gone for good.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Take a key away that shall no longer open an archive. Give the key that stays with `--key-file` or `--key`.
 
-    Refuses while a sidecar runs that was started with the old key: its next start would fail. Old versions of the
-    object `_keys/root`, which some buckets keep, still open with the old key.
+    Refuses while a sidecar runs that was started with the old key: its next start would fail. Old versions of objects
+    below `_keys/`, which some buckets keep, still open with the old key.
+
+    `--root` and `--namespace` remove the old root key, or the old key of a namespace, after whatever needs it was
+    wrapped with the new one. They refuse for 20 minutes after the change, because sidecars may use the old one so long,
+    and `--namespace` while it wraps the key of a thread that only its user can open.
 
     \b
     Examples:
       stateward keys retire 0123456789abcdef --archive s3://bucket/agents --key-file new.key
+      stateward keys retire --root --archive s3://bucket/agents --key-file data.key
     """  # noqa: D301  \b keeps the lines of a paragraph apart
+    if [key_id is not None, root, namespace is not None].count(True) != 1:
+        raise CommandError("say which key: KEY_ID, --root, or --namespace NAME")
+    if key_id is None:
+        what = {"what": "root" if root else "namespace", "namespace": namespace or "", "force": force}
+        found = _ask(do="end", key=_source(key, key_file), archive=_archive(archive), **what)
+        if as_json:
+            print_json(found)
+        else:
+            say(f"only key {found['generation']} of {'the archive' if root else f'the namespace {namespace}'} is left")
+            say(_counts(found))
+        return
     found = _ask(do="retire", key=_source(key, key_file), archive=_archive(archive), key_id=key_id, force=force)
     if not as_json:
         say(f"{key_id} does not open the archive any more")
     _tell_keys(found, as_json=as_json)
+
+
+def _tell_changed(found: dict[str, Any], where: str, *, is_shared: bool) -> None:
+    is_new = "is in use" if found["is_new"] else "is in use already, and its change is complete"
+    say(f"key {found['generation']} of {where if is_shared else 'these data'} {is_new}")
+    if not is_shared:
+        return
+    say(_counts(found))
+    if found["held"]:
+        say(f"{counted(found['held'], 'thread')} that only users can open will follow when their users come")
+    say("Running sidecars follow by themselves. Retire the old key later.")
+
+
+def _counts(found: dict[str, Any]) -> str:
+    each = (("namespaces", "namespace", ""), ("keys", "key of a thread", "keys of threads"), ("heads", "HEAD", ""))
+    done = [counted(found[name], one, many) for name, one, many in each if found[name]]
+    return f"wrapped or sealed anew: {', '.join(done) or 'nothing'}"
 
 
 def _source(key: str | None, key_file: Path | None) -> str:
@@ -219,6 +296,10 @@ def _tell_keys(found: dict[str, Any], *, as_json: bool) -> None:
     for key_id in found["keys"]:
         count = sum(each["key_id"] == key_id for each in found["sidecars"])
         say(f"{key_id}  {counted(count, 'sidecar')}")
+    for kind, name in (("roots", "root key"), ("namespace_keys", "key of the namespace")):
+        for each in found.get(kind, ()):
+            added = f"since {each['add_time'][:19]}Z" if each["add_time"] else "since the beginning"
+            say(f"{name} {each['generation']}  {added}")
     for each in found["sidecars"]:
         say(f"  {clean(each['owner_id'])}  {each['key_id']}  since {each['start_time'][:19]}Z")
 
@@ -234,10 +315,7 @@ def _ask(**order: object) -> dict[str, Any]:
     if importlib.util.find_spec("stateward_sidecar") is None or importlib.util.find_spec("cryptography") is None:
         raise CommandError(f"this needs the daemon's packages; run: {install_command('sidecar')}")
     try:
-        done = subprocess.run(  # noqa: S603  this package's own program
-            [sys.executable, "-m", TOOL], input=json.dumps(order), capture_output=True, text=True, timeout=TOOL_S,
-            check=False,
-        )  # fmt: skip
+        done = _run(json.dumps(order))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommandError(f"the daemon's program does not end: {type(error).__name__}") from None
     if done.returncode:
@@ -245,6 +323,34 @@ def _ask(**order: object) -> dict[str, Any]:
         raise CommandError(lines[-1].removeprefix("stateward keys: ") if lines else "the daemon's program failed")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def _run(order: str) -> subprocess.CompletedProcess[str]:
+    """Runs the daemon's program, and shows how far it has come. Lets it run as long as it says something."""
+    command = [sys.executable, "-m", TOOL]
+    pipe, said, answer = subprocess.PIPE, list[str](), list[str]()
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:  # noqa: S603  our own
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        reader = threading.Thread(target=lambda out: answer.append(out.read()), args=(process.stdout,))
+        silence = threading.Timer(TOOL_S, process.kill)
+        reader.start()
+        silence.start()
+        process.stdin.write(order)
+        process.stdin.close()
+        for line in process.stderr:
+            silence.cancel()
+            silence = threading.Timer(TOOL_S, process.kill)
+            silence.start()
+            if line.startswith("- "):
+                note(line[2:].strip())
+            else:
+                said.append(line)
+        reader.join()
+        process.wait()
+        silence.cancel()
+    return subprocess.CompletedProcess(command, process.returncode, "".join(answer), "".join(said))
 
 
 def _tell_wrapped(found: dict[str, Any], *, as_json: bool) -> None:

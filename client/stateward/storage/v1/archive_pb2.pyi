@@ -233,22 +233,26 @@ class KeyObject(_message.Message):
     def __init__(self, wraps: _Optional[_Iterable[_Union[KeyWrap, _Mapping]]] = ...) -> None: ...
 
 class KeyUser(_message.Message):
-    __slots__ = ("wrapping_id", "start_time_us", "owner")
+    __slots__ = ("wrapping_id", "start_time_us", "owner", "root_generation")
     WRAPPING_ID_FIELD_NUMBER: _ClassVar[int]
     START_TIME_US_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    ROOT_GENERATION_FIELD_NUMBER: _ClassVar[int]
     wrapping_id: bytes
     start_time_us: int
     owner: bytes
-    def __init__(self, wrapping_id: _Optional[bytes] = ..., start_time_us: _Optional[int] = ..., owner: _Optional[bytes] = ...) -> None: ...
+    root_generation: int
+    def __init__(self, wrapping_id: _Optional[bytes] = ..., start_time_us: _Optional[int] = ..., owner: _Optional[bytes] = ..., root_generation: _Optional[int] = ...) -> None: ...
 
 class KeyWrap(_message.Message):
-    __slots__ = ("wrapping_id", "wrapped")
+    __slots__ = ("wrapping_id", "wrapped", "add_time_us")
     WRAPPING_ID_FIELD_NUMBER: _ClassVar[int]
     WRAPPED_FIELD_NUMBER: _ClassVar[int]
+    ADD_TIME_US_FIELD_NUMBER: _ClassVar[int]
     wrapping_id: bytes
     wrapped: bytes
-    def __init__(self, wrapping_id: _Optional[bytes] = ..., wrapped: _Optional[bytes] = ...) -> None: ...
+    add_time_us: int
+    def __init__(self, wrapping_id: _Optional[bytes] = ..., wrapped: _Optional[bytes] = ..., add_time_us: _Optional[int] = ...) -> None: ...
 
 class ArchiveFormat(_message.Message):
     __slots__ = ("format", "min_reader", "min_writer", "create_time_us", "archive_id", "seal")

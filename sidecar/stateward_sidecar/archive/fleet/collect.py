@@ -50,7 +50,7 @@ from stateward_sidecar.errors import (
     ThreadNotFound,
 )
 from stateward_sidecar.security import DELETED
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.thread.times import has_expired
 from stateward_sidecar.telemetry import log

@@ -52,7 +52,7 @@ from stateward_sidecar.errors import (
     StatewardError,
 )
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.journal.views import add_archive, view_head
 from stateward_sidecar.store.thread.thread import Identity, Thread, rows
 from stateward_sidecar.store.thread.threads import not_found

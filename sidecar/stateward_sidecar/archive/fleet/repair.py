@@ -239,11 +239,11 @@ class Repairer:
             )
 
     def _ensure_namespace_key(self, identity: bytes) -> None:
-        slot = self._state.context.keystore.namespace_slot(identity)
+        slots = self._state.context.keystore.namespace_slots(identity)
         key = namespace_key(identity)
-        if slot is not None and self._state.wire.find(key) is None:
+        if slots and self._state.wire.find(key) is None:
             with suppress(ObjectExists):
-                self._state.wire.create(key, key_object(slot))
+                self._state.wire.create(key, key_object(*slots))
 
     def _base(self, thread: Thread, known: ArchiveHead, found: ArchiveHead | None) -> ArchiveHead:
         """Returns a HEAD of this process that names no objects yet."""

@@ -34,7 +34,7 @@ from stateward_sidecar.codec.seal import Cipher, content_hash
 from stateward_sidecar.codec.snapshot import from_snapshot
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.kinds.table import is_cut
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.travel.fetched import is_entry, is_snapshot

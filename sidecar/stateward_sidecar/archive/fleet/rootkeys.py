@@ -6,8 +6,8 @@
     retire     removes the old wrap, and refuses while a sidecar runs that was started with the old key
 
 Every step may be repeated, and may end anywhere: `_format` and the root are replaced by compare-and-swap, each in one
-request, and sidecars with either key start in between. No sidecar has to stop for a rotation: a daemon reads the root
-at its start only. Nothing below the root changes.
+request, and sidecars with either key start in between. No sidecar has to stop for a rotation. Nothing below the root
+changes; `innerkeys.py` changes the root itself and the keys of namespaces.
 
 A sidecar puts an object when it is ready, and removes it when it stops. One that was killed leaves it, until the next
 process on its disk removes it.
@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 from google.protobuf.message import DecodeError
 
-from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyUser
+from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyObject, KeyUser
 from stateward_sidecar.archive.objects.formats import (
     ROTATED_FORMAT,
     check_format,
@@ -30,13 +30,14 @@ from stateward_sidecar.archive.objects.formats import (
     pack_format,
     read_format,
 )
-from stateward_sidecar.archive.objects.keys import key_object, slots_of
+from stateward_sidecar.archive.objects.keys import checked, slots_of
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, KEY_USERS, ROOT_KEY, user_key
 from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.codec.seal import KEY_BYTES, Cipher, NameKey, open_record, seal_record
-from stateward_sidecar.errors import Corrupt, StartError
-from stateward_sidecar.storage.keystore import open_root, wrap_root, wrapping_id, wrapping_id_of
+from stateward_sidecar.errors import Corrupt, NewerFormat, StartError
+from stateward_sidecar.storage.keyslots import generation_of
+from stateward_sidecar.storage.keywraps import open_root, wrap_root, wrapping_id, wrapping_id_of
 from stateward_sidecar.storage.secretfiles import fingerprint
 
 TRIES_MAX = 5
@@ -52,6 +53,7 @@ class User:
     key_id: str
     owner_id: str
     start: datetime
+    root_generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,19 @@ class RootKeys:
 
     archive_id: str
     key_ids: tuple[str, ...]
+    generations: dict[int, datetime | None]
+    """Of the root, with the time when each was added; None = with the archive."""
     users: tuple[User, ...]
 
 
 def list_keys(wire: Wire, key: bytes) -> RootKeys:
     """Returns the keys that wrap the root, and the sidecars. Raises StartError, ArchiveUnavailable."""
-    slots, _ = _read_root(wire)
-    root = _open(slots, key)
-    form, _ = _read_format(wire, root)
-    users = sorted(_users(wire, root), key=lambda user: (user.owner_id, user.start))
-    return RootKeys(form.archive_id.hex(), tuple(map(_key_id, slots)), tuple(users))
+    found, _ = read_root(wire)
+    slots = slots_in(found)
+    roots = open_all(slots, key)
+    form, _ = _read_format(wire, names_of(roots))
+    users = sorted(_users(wire, names_of(roots)), key=lambda user: (user.owner_id, user.start))
+    return RootKeys(form.archive_id.hex(), _key_ids(slots), times_of(found), tuple(users))
 
 
 def find_archive_id(wire: Wire, key: bytes) -> str:
@@ -88,58 +93,62 @@ def find_archive_id(wire: Wire, key: bytes) -> str:
     return form.archive_id.hex()
 
 
-def rotate(wire: Wire, key: bytes, other: bytes) -> bool:
+def rotate(wire: Wire, key: bytes, other: bytes, now_us: int) -> bool:
     """Wraps the root with another key, too. Returns False if that key wraps it already. Raises StartError,
     ArchiveUnavailable."""
     for _ in range(TRIES_MAX):
-        slots, etag = _read_root(wire)
-        root = _open(slots, key)
+        found, etag = read_root(wire)
+        slots = slots_in(found)
+        roots = open_all(slots, key)
         if any(wrapping_id_of(slot) == wrapping_id(other) for slot in slots):
-            _open(slots, other)
+            open_all(slots, other)
             return False
-        _raise_format(wire, root)
-        try:
-            wire.replace(ROOT_KEY, key_object(*slots, wrap_root(root, other)), etag)
+        raise_format(wire, names_of(roots))
+        for generation, root in sorted(roots.items()):
+            added = next(wrap for wrap in found.wraps if generation_of(wrap.wrapped) == generation)
+            add_wrap(found, wrap_root(root, other, generation), added.add_time_us or now_us)
+        if _replace(wire, found, etag):
             return True
-        except ObjectChanged:
-            continue
     raise StartError("somebody else changes the keys of the archive at the same time; try again")
 
 
 def retire(wire: Wire, key: bytes, key_id: str, *, is_forced: bool) -> None:
-    """Removes the wrap by a key. Raises StartError if it is the last one or ``key`` itself, or if a sidecar uses it and
-    nobody insists, and ArchiveUnavailable."""
+    """Removes the wraps by a key. Raises StartError if it is the last one or ``key`` itself, or if a sidecar uses it
+    and nobody insists, and ArchiveUnavailable."""
     for _ in range(TRIES_MAX):
-        slots, etag = _read_root(wire)
-        root = _open(slots, key)
-        _read_format(wire, root)
+        found, etag = read_root(wire)
+        slots = slots_in(found)
+        roots = open_all(slots, key)
+        _read_format(wire, names_of(roots))
         if key_id not in map(_key_id, slots):
             raise StartError(f"the key {key_id} does not open this archive; {_told(slots)}")
         if key_id == fingerprint(key):
             raise StartError(f"{key_id} is the key that this command was given; give the one that stays")
-        users = [user for user in _users(wire, root) if user.key_id == key_id]
+        users = [user for user in _users(wire, names_of(roots)) if user.key_id == key_id]
         if users and not is_forced:
             names = ", ".join(f"{user.owner_id} (since {user.start:%Y-%m-%d %H:%M} UTC)" for user in users[:10])
             raise StartError(
                 f"{len(users)} of the sidecars were started with the key {key_id}: {names}. Start them with the other "
                 "key first; --force if they are gone for good"
             )
-        try:
-            wire.replace(ROOT_KEY, key_object(*(slot for slot in slots if _key_id(slot) != key_id)), etag)
+        kept = [wrap for wrap in found.wraps if _key_id(wrap.wrapped) != key_id]
+        if _replace(wire, KeyObject(wraps=kept), etag):
             return
-        except ObjectChanged:
-            continue
     raise StartError("somebody else changes the keys of the archive at the same time; try again")
 
 
-def describe_user(boot_id: bytes, wrapping: bytes, cipher: Cipher, owner_id: str, start_time_us: int) -> bytes:
+def describe_user(
+    boot_id: bytes, wrapping: bytes, cipher: Cipher, owner_id: str, start_time_us: int, root_generation: int
+) -> bytes:
     """Returns the bytes of a sidecar's object."""
     owner = seal_record(cipher, USER_MAGIC, owner_id.encode(), boot_id)
-    return KeyUser(wrapping_id=wrapping, start_time_us=start_time_us, owner=owner).SerializeToString()
+    return KeyUser(
+        wrapping_id=wrapping, start_time_us=start_time_us, owner=owner, root_generation=root_generation
+    ).SerializeToString()
 
 
-def _users(wire: Wire, root: bytes) -> Iterator[User]:
-    cipher = Cipher(hmac.digest(root[:KEY_BYTES], USER_PURPOSE, "sha256"))
+def _users(wire: Wire, name_key: bytes) -> Iterator[User]:
+    cipher = Cipher(hmac.digest(name_key, USER_PURPOSE, "sha256"))
     for name, _ in list(wire.walk(KEY_USERS)):
         found = wire.find(name)
         if found is None:  # it has stopped
@@ -152,55 +161,99 @@ def _users(wire: Wire, root: bytes) -> Iterator[User]:
         except (ValueError, DecodeError, Corrupt, OverflowError):
             raise StartError(f"{name} in the archive cannot be read; remove it if no sidecar is as old") from None
         assert name == user_key(boot_id)
-        yield User(boot_id, user.wrapping_id[:_ID_BYTES].hex(), owner_id, start)
+        yield User(boot_id, user.wrapping_id[:_ID_BYTES].hex(), owner_id, start, user.root_generation)
 
 
-def _read_root(wire: Wire) -> tuple[list[bytes], str]:
+def read_root(wire: Wire) -> tuple[KeyObject, str]:
+    """Returns the key object of the root, and its etag. Raises StartError, ArchiveUnavailable."""
     found = wire.find(ROOT_KEY)
     if found is None:
         raise StartError("--archive: there is no archive at this URL, or it lost its root key")
+    return parse_keys(found.data), found.etag
+
+
+def parse_keys(data: bytes) -> KeyObject:
+    """Reads a key object. Raises StartError."""
     try:
-        return slots_of(found.data), found.etag
-    except Corrupt as error:
+        for slot in slots_of(data):
+            checked(slot)
+        return KeyObject.FromString(data)
+    except (Corrupt, NewerFormat) as error:
         raise StartError(f"--archive: {error.message}") from None
 
 
-def _open(slots: list[bytes], key: bytes) -> bytes:
-    for slot in slots:
-        if wrapping_id_of(slot) == wrapping_id(key) and (root := open_root(slot, key)) is not None:
-            return root
-    raise StartError(f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the archive; {_told(slots)}")
+def slots_in(found: KeyObject) -> list[bytes]:
+    """The slots in a key object."""
+    return [bytes(wrap.wrapped) for wrap in found.wraps]
+
+
+def add_wrap(found: KeyObject, slot: bytes, time_us: int) -> None:
+    """Adds a wrap to a key object."""
+    found.wraps.add(wrapping_id=wrapping_id_of(slot), wrapped=slot, add_time_us=time_us)
+
+
+def times_of(found: KeyObject) -> dict[int, datetime | None]:
+    """When each generation was added to a key object, the oldest first."""
+    times = {generation_of(wrap.wrapped): wrap.add_time_us for wrap in reversed(found.wraps)}
+    return {each: datetime.fromtimestamp(us / 1e6, UTC) if us else None for each, us in sorted(times.items())}
+
+
+def open_all(slots: list[bytes], key: bytes) -> dict[int, bytes]:
+    """Root key ‖ root name key of each generation. Raises StartError if the key does not open all of them."""
+    own = [slot for slot in slots if wrapping_id_of(slot) == wrapping_id(key)]
+    found = {generation_of(slot): pair for slot in own if (pair := open_root(slot, key)) is not None}
+    if not found or len(found) < len(own):
+        raise StartError(f"KEY_UNAVAILABLE: the key {fingerprint(key)} does not open the archive; {_told(slots)}")
+    return found
+
+
+def names_of(roots: dict[int, bytes]) -> bytes:
+    """The root name key, which all generations share."""
+    return roots[max(roots)][KEY_BYTES:]
+
+
+def _replace(wire: Wire, found: KeyObject, etag: str) -> bool:
+    try:
+        wire.replace(ROOT_KEY, found.SerializeToString(), etag)
+        return True
+    except ObjectChanged:
+        return False
+
+
+def _key_ids(slots: list[bytes]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_key_id, slots)))
 
 
 def _told(slots: list[bytes]) -> str:
-    return f"it is wrapped by {', '.join(map(_key_id, slots))}"
+    return f"it is wrapped by {', '.join(_key_ids(slots))}"
 
 
 def _key_id(slot: bytes) -> str:
     return wrapping_id_of(slot)[:_ID_BYTES].hex()
 
 
-def _read_format(wire: Wire, root: bytes) -> tuple[ArchiveFormat, str]:
+def _read_format(wire: Wire, name_key: bytes) -> tuple[ArchiveFormat, str]:
     found = wire.find(FORMAT_KEY)
     if found is None:
         raise StartError("--archive: there is no archive at this URL, or it lost its _format object")
     try:
         check_format(read_format(found.data))
-        return open_format(found.data, NameKey(root[KEY_BYTES:])), found.etag
+        return open_format(found.data, NameKey(name_key)), found.etag
     except Corrupt as error:
         raise StartError(f"--archive: {error.message}") from None
 
 
-def _raise_format(wire: Wire, root: bytes) -> None:
+def raise_format(wire: Wire, name_key: bytes) -> None:
+    """Keeps older versions out, which read the first wrap of a key object only. Raises StartError."""
     for _ in range(TRIES_MAX):
-        form, etag = _read_format(wire, root)
+        form, etag = _read_format(wire, name_key)
         if min(form.min_reader, form.min_writer) >= ROTATED_FORMAT:
             return
         form.min_reader = form.min_writer = form.format = ROTATED_FORMAT
         try:
-            wire.replace(FORMAT_KEY, pack_format(form, NameKey(root[KEY_BYTES:])), etag)
+            wire.replace(FORMAT_KEY, pack_format(form, NameKey(name_key)), etag)
         except ObjectChanged:
             continue
-    form, _ = _read_format(wire, root)
+    form, _ = _read_format(wire, name_key)
     if min(form.min_reader, form.min_writer) < ROTATED_FORMAT:
         raise StartError("the archive's _format object changes all the time; try again")

@@ -38,7 +38,7 @@ from stateward_sidecar.bucket.base import Object, ObjectNotFound
 from stateward_sidecar.codec.entry import sequence_of, unpack
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, Locked
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.journal.requests import window_start
 from stateward_sidecar.store.kinds.pruned import PRUNED
 from stateward_sidecar.store.thread.ranges import Ranges

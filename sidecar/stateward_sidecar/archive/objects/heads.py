@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError
 from stateward.storage.v1.archive_pb2 import ArchiveHead, EpochStart
 from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.codec.seal import FORMAT as SEAL_FORMAT
-from stateward_sidecar.codec.seal import PREFIX_BYTES, Cipher, open_record, seal_record
+from stateward_sidecar.codec.seal import PREFIX_BYTES
 from stateward_sidecar.errors import Corrupt, newer_format
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.thread.times import WRONG_US
 
 FORMAT = 1  # the newest that this version knows
@@ -29,21 +29,31 @@ _U64 = struct.Struct(">Q")
 
 
 def seal_head(namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> bytes:
-    """Returns HEAD's bytes."""
-    return seal_record(
-        Cipher(namespace.wrapping_key), HEAD_MAGIC, head.SerializeToString(), place.namespace_id, place.name_hash
-    )
+    """Returns HEAD's bytes. Raises ArchiveUnavailable if the key must be asked for first."""
+    namespace.freshen()
+    return reseal_head(namespace, place, head)
+
+
+def reseal_head(namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> bytes:
+    """Returns HEAD's bytes, under the newest generation that is known."""
+    return namespace.seal(HEAD_MAGIC, head.SerializeToString(), place.namespace_id, place.name_hash)
 
 
 def open_head(namespace: NamespaceKeys, place: Place, data: bytes) -> ArchiveHead:
-    """Opens HEAD's bytes. Raises Corrupt, and NewerFormat if a newer version wrote a format that this one cannot read.
+    """Opens HEAD's bytes. Asks for a newer key if none opens them. Raises Corrupt, ArchiveUnavailable, and NewerFormat
+    if a newer version wrote a format that this one cannot read.
 
     The format of the seal comes before the seal. If it is newer, nobody can tell whether it was changed. But a thread
     whose HEAD cannot be read for this reason must not be taken for a damaged one, because its owner may go on.
     """
     if data[:2] == HEAD_MAGIC and len(data) > PREFIX_BYTES and data[2] > SEAL_FORMAT:
         raise newer_format("the seal of HEAD", data[2], SEAL_FORMAT, is_proven=False)
-    plain = open_record(Cipher(namespace.wrapping_key), HEAD_MAGIC, data, place.namespace_id, place.name_hash)
+    try:
+        plain = namespace.open(HEAD_MAGIC, data, place.namespace_id, place.name_hash)
+    except Corrupt:
+        if not namespace.ask():
+            raise
+        plain = namespace.open(HEAD_MAGIC, data, place.namespace_id, place.name_hash)
     try:
         head = ArchiveHead.FromString(plain)
     except DecodeError:

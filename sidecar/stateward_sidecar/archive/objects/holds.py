@@ -26,7 +26,7 @@ from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import Place
 from stateward_sidecar.archive.requests.waiting import Locks, Waiters
 from stateward_sidecar.errors import Fenced, NotOwner
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.blobs.blobrows import OpenedBlobs
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.context import ArchiveHooks, Context

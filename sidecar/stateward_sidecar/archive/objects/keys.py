@@ -7,41 +7,46 @@ in it.
     namespace   made before the first thread of the namespace is claimed
     thread      made before HEAD
 
-A key object holds a slot of the key store, byte for byte: a key that is wrapped by the key above it. While the key
-above it is changed, it holds two of them.
+A key object holds a slot of the key store, byte for byte: a key that is wrapped by the key above it. While a key is
+changed, the object of that key holds two generations of it, the older one first, and the root also a wrap of each by
+the old key-encryption key and by the new one.
+
+A sidecar learns of a new generation when it finds something that an unknown one wraps or seals, and before it wraps
+or seals something for the archive if it asked more than ``AGREED_S`` ago. So some time after a generation was added,
+nobody wraps anything with the one before.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
 from stateward.storage.v1.archive_pb2 import ArchiveFormat, KeyObject
+from stateward_sidecar import security
 from stateward_sidecar.archive.objects.formats import pack_format
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import FORMAT_KEY, ROOT_KEY, Place, namespace_key, namespace_prefix
-from stateward_sidecar.bucket.base import ObjectExists
+from stateward_sidecar.bucket.base import ObjectChanged, ObjectExists
 from stateward_sidecar.codec.seal import KEY_BYTES
-from stateward_sidecar.errors import Corrupt, KeyUnavailable, NewerFormat, StartError, newer_format
-from stateward_sidecar.storage.keystore import (
-    FORMAT as KEY_FORMAT,
-)
-from stateward_sidecar.storage.keystore import (
-    NO_ID,
-    KeyStore,
-    NamespaceKeys,
-    is_held_slot,
-    wrapping_id,
-    wrapping_id_of,
-)
+from stateward_sidecar.errors import Corrupt, DiskFull, KeyUnavailable, NewerFormat, StartError, newer_format
+from stateward_sidecar.storage.keyslots import generation_of
+from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.storage.keywraps import FORMAT as KEY_FORMAT
+from stateward_sidecar.storage.keywraps import is_held_slot, split_slots, wrapping_id, wrapping_id_of
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Write
+from stateward_sidecar.store.clean.rewrap import Rewrapper
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import UID_BYTES
 from stateward_sidecar.telemetry import log
+
+AGREED_S = 600.0
+"""A sidecar wraps and seals nothing for the archive with a key that it read longer ago than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +68,39 @@ def put_back(wire: Wire, keystore: KeyStore, form: ArchiveFormat, keys: list[str
 
 
 def find_root(wire: Wire, key: bytes = b"") -> bytes | None:
-    """Returns the archive's root key as this key wraps it, if it does, else as the first one does; None if the archive
-    has none. Raises StartError."""
+    """Returns the slots of the archive's root, one after the other, as this key wraps them, if it does, else the first
+    one; None if the archive has none. Raises StartError."""
     found = wire.find(ROOT_KEY)
     try:
-        return slot_of(found.data, wrapping_id(key) if key else b"") if found is not None else None
+        return b"".join(root_slots(found.data, key)) if found is not None else None
     except NewerFormat as error:
         raise StartError(f"--archive: {error.message}") from None
 
 
 def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
-    """Makes sure that archive and store have the same root key. Raises StartError if their root keys differ.
+    """Makes sure that archive and store have the same root, and the newest generation of it. Raises StartError if their
+    roots differ.
 
     A store without keys adopts the archive's root: another sidecar may have made it at the same moment.
     """
-    slot = find_root(wire, key)
-    if slot is None:
+    found = find_root(wire, key)
+    if found is None:
         try:
             wire.create(ROOT_KEY, key_object(keystore.root_slot()))
             return
         except ObjectExists:
-            slot = find_root(wire, key)
-    if slot is not None and (keystore.is_root(slot, key) or keystore.adopt_root(slot, key)):
+            found = find_root(wire, key)
+    slots = split_slots(found or b"")
+    if slots and all(keystore.is_root(slot, key) for slot in slots):
+        if max(map(generation_of, slots)) < keystore.root_generation:
+            raise StartError(f"--archive: {ROOT_KEY} was set back; put it back from a newer copy of the bucket")
+        try:
+            if keystore.learn_roots(slots):
+                _tell_root(keystore)
+        except DiskFull as error:
+            raise StartError(error.message) from None
+        return
+    if slots and keystore.adopt_root(slots[-1], key):
         return
     raise StartError(
         "KEY_UNAVAILABLE: the archive was made under another root key than the data in this directory; start with "
@@ -92,14 +108,26 @@ def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
     )
 
 
+def _tell_root(keystore: KeyStore) -> None:
+    security.note(security.CHANGED, "the root key was changed", generation=keystore.root_generation)
+
+
 class Keys:
     """Finds, makes and destroys the keys of namespaces and threads. Runs on the archive's threads."""
 
-    def __init__(self, context: Context, wire: Wire) -> None:
+    def __init__(self, context: Context, wire: Wire, rewrapper: Rewrapper | None = None) -> None:
         self._context = context
         self._wire = wire
-        self._agreed: set[bytes] = set()
+        self._agreed: dict[bytes, float] = {}
+        """When the archive was asked for a namespace's keys, by its id, in seconds on the boot-time clock."""
+        self._roots_asked_at = wire.now()
         self._lock = threading.Lock()
+        self._rewrapper = rewrapper or Rewrapper(context)
+        self.on_root: Callable[[], None] = lambda: None
+        """Called when there is a newer root."""
+        sources = context.keystore.sources
+        sources.freshen, sources.ask = self._freshen, self._ask
+        context.keystore.learn_roots_now = self._learn_roots
 
     def find_namespace(self, name: str) -> NamespaceKeys | None:
         """Returns a namespace's keys, and adopts them from the archive; None if the archive has no such namespace.
@@ -121,7 +149,7 @@ class Keys:
                     f"{key} is missing in the archive, and threads there need it; put it back from a copy of the "
                     "bucket, or run `stateward archive repair` for such a thread on the machine that owned it"
                 )
-        return self._adopt(identity, slot_of(found.data, NO_ID)) if found is not None else None
+        return self._adopt(identity, found.data) if found is not None else None
 
     def namespace(self, name: str) -> NamespaceKeys:
         """Returns a namespace's keys, and makes them if it has none. Raises what ``find_namespace`` raises."""
@@ -130,38 +158,84 @@ class Keys:
             return found
         keystore = self._context.keystore
         identity = keystore.namespace_id(name)
-        slot = keystore.namespace_slot(identity) or keystore.new_namespace_slot(name)
+        if self._wire.now() - self._roots_asked_at > AGREED_S:
+            self._learn_roots()  # nobody opens what an old root wraps
+        data = key_object(*(keystore.namespace_slots(identity) or [keystore.new_namespace_slot(name)]))
         try:
-            self._wire.create(namespace_key(identity), key_object(slot))
+            self._wire.create(namespace_key(identity), data)
         except ObjectExists:
-            slot = slot_of(self._wire.get(namespace_key(identity)).data, NO_ID)
-        return self._adopt(identity, slot)
+            data = self._wire.get(namespace_key(identity)).data
+        return self._adopt(identity, data)
 
     def by_id(self, identity: bytes) -> NamespaceKeys | None:
         """Finds a namespace's keys by the hash of its name, for commands that list the bucket."""
         found = self._wire.find(namespace_key(identity))
-        return self._adopt(identity, slot_of(found.data, NO_ID)) if found is not None else None
+        return self._adopt(identity, found.data) if found is not None else None
 
-    def _adopt(self, identity: bytes, slot: bytes) -> NamespaceKeys:
-        keystore = self._context.keystore
-        theirs = keystore.open_namespace(identity, slot)
+    def _adopt(self, identity: bytes, data: bytes) -> NamespaceKeys:
+        """Takes the keys in a namespace's object. Raises KeyUnavailable, Corrupt, DiskFull, ArchiveUnavailable."""
+        keystore, asked_at = self._context.keystore, self._wire.now()
+        theirs = keystore.open_namespace(identity, list(map(checked, slots_of(data))))
         with self._lock:
             ours = keystore.namespace_by_id(identity)
-            if ours is None:
-
-                def adopt(txn: object, batch: object) -> None:
-                    del txn, batch
-                    keystore.adopt_namespace(identity, slot)
-                    keystore.sync()
-
-                self._context.writer.submit(Write(run=adopt, size_bytes=4096), wait=True).wait()
-                ours = keystore.namespace_by_id(identity)
-            if ours is None or ours.wrapping_key != theirs.wrapping_key:
+            pairs = ours.pairs() if ours is not None else {}
+            if any(pairs[each] != theirs[each] for each in pairs.keys() & theirs) or (
+                ours is not None and any(pair[:KEY_BYTES] != ours.name_key for pair in theirs.values())
+            ):
                 raise KeyUnavailable(
                     "this disk and the archive have different keys for a namespace", namespace_id=identity.hex()
                 )
-            self._agreed.add(identity)
-            return ours
+            if pairs and max(theirs) < max(pairs):
+                raise KeyUnavailable(
+                    "the key of a namespace was set back in the archive; put it back from a newer copy of the bucket",
+                    namespace_id=identity.hex(),
+                )
+            if theirs.keys() - pairs:
+                self._submit(lambda: keystore.learn_namespace(identity, theirs))
+                if pairs and max(theirs) > max(pairs):
+                    security.note(
+                        security.CHANGED, "the key of a namespace was changed", namespace_id=identity.hex(),
+                        generation=max(theirs),
+                    )  # fmt: skip
+            ours = keystore.namespace_by_id(identity)
+            assert ours is not None
+            self._agreed[identity] = asked_at
+        self._rewrapper.begin(ours, frozenset(theirs))
+        return ours
+
+    def _submit(self, change: Callable[[], object]) -> object:
+        def run(txn: object, batch: object) -> object:
+            del txn, batch
+            found = change()
+            self._context.keystore.sync()
+            return found
+
+        return self._context.writer.submit(Write(run=run, size_bytes=4096), wait=True).wait()
+
+    def _freshen(self, namespace: NamespaceKeys) -> bool:
+        if self._wire.now() - self._agreed.get(namespace.id, float("-inf")) <= AGREED_S:
+            return False
+        return self._ask(namespace)
+
+    def _ask(self, namespace: NamespaceKeys) -> bool:
+        found, before = self._wire.find(namespace_key(namespace.id)), namespace.generations
+        if found is None:  # whoever needs it says so
+            return False
+        self._adopt(namespace.id, found.data)
+        return namespace.generations != before
+
+    def _learn_roots(self) -> bool:
+        """Raises KeyUnavailable, ArchiveUnavailable, Corrupt, DiskFull."""
+        asked_at, found = self._wire.now(), self._wire.find(ROOT_KEY)
+        if found is None:
+            raise KeyUnavailable(f"{ROOT_KEY} is missing in the archive; put it back from a copy of the bucket")
+        keystore, slots = self._context.keystore, list(map(checked, slots_of(found.data)))
+        is_newer = bool(self._submit(lambda: keystore.learn_roots(slots)))
+        self._roots_asked_at = asked_at
+        if is_newer:
+            _tell_root(keystore)
+            self.on_root()
+        return is_newer
 
     def find_thread(
         self, namespace: NamespaceKeys, place: Place, epoch: int, session_key: bytes = b""
@@ -178,6 +252,7 @@ class Keys:
         the new one (``known`` if it is given), or the one that another sidecar created first. Raises KeyUnavailable,
         Corrupt, and Locked if the other sidecar made a held thread with another session key."""
         made = known or ThreadKey(os.urandom(UID_BYTES), os.urandom(KEY_BYTES))
+        namespace.freshen()
         slot = made.held or KeyStore.wrap_thread(made.uid, namespace, made.data_key, b"" if known else session_key)
         if is_held_slot(slot):
             made = ThreadKey(made.uid, made.data_key, slot)
@@ -196,6 +271,15 @@ class Keys:
     def _has_slot(self, place: Place, epoch: int, slot: bytes) -> bool:
         found = self._wire.find(place.key(epoch))
         return found is not None and slot in slots_of(found.data)
+
+    def renew_held(self, uid: bytes, place: Place, epoch: int) -> None:
+        """Replaces the key object of a held thread by the slot on this disk, if an older generation wraps it."""
+        found, slot = self._wire.find(place.key(epoch)), self._context.keystore.held_slot(uid)
+        theirs = slots_of(found.data)[0] if found is not None else b""
+        is_same = theirs[4:20] == slot[4:20] and is_held_slot(theirs)  # the uid
+        if found is not None and is_same and generation_of(theirs) < generation_of(slot):
+            with suppress(ObjectChanged):  # another sidecar did it
+                self._wire.replace(place.key(epoch), key_object(slot), found.etag)
 
     def destroy_thread(self, place: Place, epoch: int) -> None:
         """Deletes a thread's key object."""
@@ -227,12 +311,24 @@ def slots_of(data: bytes) -> list[bytes]:
     return [bytes(each.wrapped) for each in wraps]
 
 
+def root_slots(data: bytes, key: bytes = b"") -> list[bytes]:
+    """Returns the slots of the root that a key wraps, the oldest generation first; those of all keys if it wraps none.
+    Raises Corrupt, NewerFormat."""
+    slots = list(map(checked, slots_of(data)))
+    own = [slot for slot in slots if key and wrapping_id_of(slot) == wrapping_id(key)]
+    return own or slots
+
+
 def slot_of(data: bytes, wanted: bytes = b"") -> bytes:
     """Returns the wrapped key in a key object: as the key with the id ``wanted`` wraps it, or by the first if none has
     that id. Raises Corrupt, NewerFormat."""
     slots = slots_of(data)
-    found = next((slot for slot in slots if wrapping_id_of(slot) == wanted), slots[0])
-    form = found[1:2]
+    return checked(next((slot for slot in slots if wrapping_id_of(slot) == wanted), slots[0]))
+
+
+def checked(slot: bytes) -> bytes:
+    """Returns a slot. Raises NewerFormat if only a newer version reads it."""
+    form = slot[1:2]
     if form and form[0] > KEY_FORMAT:
         raise newer_format("a key object in the archive", form[0], KEY_FORMAT, is_proven=False)
-    return found
+    return slot

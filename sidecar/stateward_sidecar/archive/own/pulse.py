@@ -146,7 +146,15 @@ class Pulse:
         state, identity = self._state, hold.thread.identity
         data, now = seal_head(identity.namespace_keys, hold.place, head), state.wire.now()
         try:
-            hold.etag = state.wire.replace(hold.place.head, data, hold.etag)
+            try:
+                hold.etag = state.wire.replace(hold.place.head, data, hold.etag)
+            except ObjectChanged:
+                seen = self._reconciler.look(hold.thread, hold.place)
+                if seen is None or seen.head.write_id != hold.head.write_id or seen.etag == hold.etag:
+                    raise
+                # It was sealed anew, because the key of its namespace was changed, and is the same otherwise.
+                data, hold.etag = seal_head(identity.namespace_keys, hold.place, head), seen.etag
+                hold.etag = state.wire.replace(hold.place.head, data, hold.etag)
         except (ObjectChanged, Unclear):
             seen = self._reconciler.look(hold.thread, hold.place)
             if seen is not None and seen.head.write_id == head.write_id:

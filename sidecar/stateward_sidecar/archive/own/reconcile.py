@@ -40,7 +40,7 @@ from stateward_sidecar.errors import Corrupt, Locked, NewerFormat
 from stateward_sidecar.measures import events
 from stateward_sidecar.security import DELETED, TAKEN
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean.locked import find_locked
 from stateward_sidecar.store.journal.finding import fenced

@@ -46,7 +46,7 @@ from stateward_sidecar.errors import (
     StatewardError,
 )
 from stateward_sidecar.security import TAKEN
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.thread.context import Claim
 from stateward_sidecar.store.thread.thread import Thread

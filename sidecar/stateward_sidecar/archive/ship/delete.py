@@ -48,7 +48,7 @@ from stateward_sidecar.errors import (
     ThreadNotFound,
 )
 from stateward_sidecar.security import DELETED
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.blobs.blobrows import list_blobs
 from stateward_sidecar.store.journal.admitting import check_deletion
 from stateward_sidecar.store.kinds.unchanged import check_unchanged

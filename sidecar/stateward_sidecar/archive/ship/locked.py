@@ -23,7 +23,7 @@ from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, Locked
 from stateward_sidecar.security import DELETED
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.clean.delete import sees
 from stateward_sidecar.store.thread.thread import head_uid, load_outline, rows
 from stateward_sidecar.store.thread.threads import is_orphans

@@ -143,12 +143,15 @@ class HeldGate:
             return True, b""
         return row is not None, uid if uid in held else b""
 
-    def enter(self, namespace: str, uid: bytes, session_key: bytes) -> None:
+    def enter(self, name: tuple[str, str], uid: bytes, session_key: bytes) -> None:
         """Raises Locked."""
-        keys = self._keystore.namespace(namespace)
+        keys, archive = self._keystore.namespace(name[0]), self._archive
         assert keys is not None
         unwrap = partial(self._keystore.unwrap_held, uid, keys, session_key)
         self.keys.enter(uid, session_key, unwrap)
+        if len(keys.generations) > 1 and self._keystore.is_outdated(uid, keys):
+            then = partial(archive.lanes.ship, name, archive.renew_held, *name) if archive is not None else None
+            self._store.rewrapper.admit_held(uid, keys, session_key, then)
 
 
 class HeldCall:
@@ -206,7 +209,7 @@ class HeldCall:
                 self._entered = set()
             if uid not in self._entered or not self._gate.keys.is_open(uid):
                 try:
-                    self._gate.enter(place[0], uid, self.key)
+                    self._gate.enter(place, uid, self.key)
                 except Locked as error:
                     error.metadata |= {"namespace": place[0], "thread": place[1]}
                     raise

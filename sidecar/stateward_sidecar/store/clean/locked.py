@@ -13,7 +13,7 @@ import lmdb
 
 from stateward.storage.v1.head_pb2 import DeletionRecord
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal.journal import LOCAL, next_place, seal_deletion
 from stateward_sidecar.store.thread.context import Context

@@ -23,10 +23,10 @@ from stateward.v1.checkpoint_pb2 import WORK_STATUS_RUNNING
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.entry import INLINE_EDITS_MAX, EntryContent, pack
-from stateward_sidecar.codec.seal import DIGEST_BYTES, Cipher, open_record, seal_record
+from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.errors import Corrupt, StatewardError
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal.kind import Kind
 from stateward_sidecar.store.journal.requests import put_request, request_key
@@ -310,9 +310,7 @@ LOCAL = "local"
 
 def seal_deletion(namespace: NamespaceKeys, cursor: int, record: DeletionRecord) -> bytes:
     """Seals a deletion record."""
-    return seal_record(
-        Cipher(namespace.wrapping_key), DELETION_MAGIC, record.SerializeToString(), namespace.id, layout.u64(cursor)
-    )
+    return namespace.seal(DELETION_MAGIC, record.SerializeToString(), namespace.id, layout.u64(cursor))
 
 
 def open_deletion(namespace: NamespaceKeys, cursor: int, row: bytes) -> DeletionRecord | None:
@@ -320,5 +318,4 @@ def open_deletion(namespace: NamespaceKeys, cursor: int, row: bytes) -> Deletion
     owner, sealed = layout.unpack_deletion(row)
     if owner != namespace.id:
         return None
-    record = open_record(Cipher(namespace.wrapping_key), DELETION_MAGIC, sealed, namespace.id, layout.u64(cursor))
-    return DeletionRecord.FromString(record)
+    return DeletionRecord.FromString(namespace.open(DELETION_MAGIC, sealed, namespace.id, layout.u64(cursor)))

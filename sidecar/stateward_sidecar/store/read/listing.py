@@ -35,7 +35,7 @@ from stateward.v1.thread_service_pb2 import (
 from stateward_sidecar.codec.entry import Entry
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.items.recordviews import matches
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.finding import resolve

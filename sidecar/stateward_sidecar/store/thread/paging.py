@@ -3,7 +3,8 @@
 Page tokens. They are opaque, bound to their request, and only the daemon can make them.
 
 A token is the sealed position, bound to the request. So it does not tell how many threads or entries lie before it,
-which may be those of others. The key is derived from the root key, so a token stays valid when the daemon starts again.
+which may be those of others. The key is derived from the root name key, so a token stays valid when the daemon starts
+again.
 
 How many bytes a page of a list may have: the one rule for all lists.
 

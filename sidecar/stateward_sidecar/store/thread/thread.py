@@ -30,8 +30,9 @@ from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.seal import Cipher, length_prefixed, new_nonce, open_record, record_prefix, seal_record
 from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import Corrupt, KeyUnavailable, NotOwner
-from stateward_sidecar.storage.keystore import KeyStore, NamespaceKeys
+from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.layout import ThreadKeys, after, snapshot_version
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.ranges import Pruned
 from stateward_sidecar.store.thread.recordorder import OrderChange

@@ -32,7 +32,7 @@ from stateward_sidecar.errors import (
     Unclaimed,
 )
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import (

@@ -17,7 +17,7 @@ from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.parts import SNAPSHOT_MAGIC, piece_digest
 from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, no_room
 from stateward_sidecar.storage import layout
-from stateward_sidecar.storage.keystore import NamespaceKeys
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobsweep import drop_lost_snapshots, install_blobs, rows_by_key
 from stateward_sidecar.store.clean.delete import orphans_of
