@@ -401,3 +401,32 @@ def test_wrong_words(tmp_path: Path) -> None:
             assert said in answer.err
         after = {path: path.read_bytes() for path in (tmp_path / "bucket/v1/_keys").rglob("*") if path.is_file()}
         assert after == before
+
+
+def test_a_held_thread_in_an_archive(tmp_path: Path) -> None:
+    """The old key of its namespace stays, here and in the bucket, until a call has brought the session key."""
+    file, bucket = key_file(tmp_path, "key"), tmp_path / "bucket"
+    place = ("--namespace", "default", "--archive", f"file://{bucket}", "--key-file", file)
+    flags = {**FAST, "archive": f"file://{bucket}", "key_file": file}
+    with run_daemon(tmp_path / "a", **flags) as daemon, daemon.client() as client:
+        client.thread("t").append("log", 1, durability="archived")
+        held = client.thread("held", session_key=b"s" * 32)
+        held.append("log", 1, durability="archived")
+        assert keys("rotate", *place, "--now")["held"] == 1
+        refused = run("keys", "retire", *place, "--force")
+        assert refused.code == 1
+        assert "that only their users can open (1)" in refused.err
+        daemon.kill()
+        daemon.start()
+        client.thread("t").append("log", 2, durability="archived")
+        assert list(held.hydrate().logs["log"]) == [1]
+        until(lambda: generations_in(bucket / "v1/_keys/t") == {1})
+        keys("retire", *place, "--force")
+        assert generations_in(bucket / "v1/_keys/n") == {1}
+        held.archive.detach()
+        daemon.kill()
+        with run_daemon(tmp_path / "b", **flags) as second, second.client() as other:
+            assert list(other.thread("held", session_key=b"s" * 32).hydrate().logs["log"]) == [1]
+        daemon.start()
+        held.append("log", 2, durability="archived")
+        until(lambda: generations_in(tmp_path / "a/keys") == {1})

@@ -185,16 +185,17 @@ class Archive:
                 self.attacher.know((namespace, name))
         return not self.state.context.keystore.has_key(uid)
 
-    def renew_held(self, namespace: str, name: str) -> None:
-        """Puts the key of a held thread into the archive as this disk has it, after it was wrapped anew here. The next
-        call that finds an old one on this disk tries again what fails here."""
+    def renew_held(self, name: Name, uid: bytes, slot: bytes) -> None:
+        """Puts the key of a held thread into the archive in another wrap, for a call that has its session key. Raises
+        ArchiveUnavailable."""
         self._check_running()
-        with self.state.locks.of((namespace, name)):
-            thread = self.state.store.threads.cached(namespace, name)
-            if thread is not None and thread.archive is not None:
-                identity = thread.identity
-                place = self.state.place(identity.namespace_keys, name)
-                self.state.keys.renew_held(identity.uid, place, thread.archive.head.created_epoch)
+        self.lanes.ship(name, self._renew_held, name, uid, slot).result()
+
+    def _renew_held(self, name: Name, uid: bytes, slot: bytes) -> None:
+        thread = self.state.store.threads.cached(*name)
+        if thread is not None and thread.archive is not None and thread.identity.uid == uid:
+            place = self.state.place(thread.identity.namespace_keys, thread.name)
+            self.state.keys.renew_held(slot, place, thread.archive.head.created_epoch)
 
     def remove_locked(self, namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> None:
         """See ``LockedThreads.remove_expired``."""

@@ -449,16 +449,12 @@ class KeyStore:
                     self._overwrite(first + at, self.wrap_thread(uid, keys, data_key)[:-1] + slot[-1:])
         return end if end * SLOT_BYTES < os.fstat(self._fd).st_size else None
 
-    def rewrap_held(self, uid: bytes, keys: NamespaceKeys, session_key: bytes) -> None:
-        """Wraps the key of a held thread with the newest generation. Durable after ``sync``. Writer thread only."""
+    def replace_held(self, uid: bytes, slot: bytes) -> None:
+        """Puts the key of a held thread, in another wrap, in the place of the old one; not if the thread was deleted
+        meanwhile. Durable after ``sync``. Writer thread only."""
         at = self._slots.find(HELD, uid)
-        slot = self._read(at) if at is not None else b""
-        if at is None or generation_of(slot) == keys.generation:
-            return
-        data_key = open_thread(slot, HELD, uid, keys, session_key)
-        if data_key is not None:
-            again = wrap_held(uid, keys, data_key, session_key)
-            self._overwrite(at, again[:-1] + slot[-1:])
+        if at is not None:
+            self._overwrite(at, slot[:-1] + self._read(at)[-1:])
 
     def is_outdated(self, uid: bytes, keys: NamespaceKeys) -> bool:
         """Whether an older generation wraps a thread's key."""

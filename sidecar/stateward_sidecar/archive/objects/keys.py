@@ -272,9 +272,9 @@ class Keys:
         found = self._wire.find(place.key(epoch))
         return found is not None and slot in slots_of(found.data)
 
-    def renew_held(self, uid: bytes, place: Place, epoch: int) -> None:
-        """Replaces the key object of a held thread by the slot on this disk, if an older generation wraps it."""
-        found, slot = self._wire.find(place.key(epoch)), self._context.keystore.held_slot(uid)
+    def renew_held(self, slot: bytes, place: Place, epoch: int) -> None:
+        """Replaces the key object of a held thread, if an older generation wraps the key."""
+        found = self._wire.find(place.key(epoch))
         theirs = slots_of(found.data)[0] if found is not None else b""
         is_same = theirs[4:20] == slot[4:20] and is_held_slot(theirs)  # the uid
         if found is not None and is_same and generation_of(theirs) < generation_of(slot):

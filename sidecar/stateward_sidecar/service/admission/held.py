@@ -150,8 +150,8 @@ class HeldGate:
         unwrap = partial(self._keystore.unwrap_held, uid, keys, session_key)
         self.keys.enter(uid, session_key, unwrap)
         if len(keys.generations) > 1 and self._keystore.is_outdated(uid, keys):
-            then = partial(archive.lanes.ship, name, archive.renew_held, *name) if archive is not None else None
-            self._store.rewrapper.admit_held(uid, keys, session_key, then)
+            share = partial(archive.renew_held, name, uid) if archive is not None else None
+            self._store.rewrapper.admit_held(uid, keys, session_key, share)
 
 
 class HeldCall:

@@ -39,6 +39,7 @@ class Rewrapper:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._done: dict[bytes, tuple[int, frozenset[int]]] = {}
+        self._admitted: set[bytes] = set()
 
     def begin(self, keys: NamespaceKeys, kept: frozenset[int]) -> None:
         """Does what is left to do for a namespace. ``kept``: generations that the archive has."""
@@ -56,22 +57,31 @@ class Rewrapper:
                 self.begin(keys, frozenset())
 
     def admit_held(
-        self, uid: bytes, keys: NamespaceKeys, session_key: bytes, then: Callable[[], object] | None = None
+        self, uid: bytes, keys: NamespaceKeys, session_key: bytes, share: Callable[[bytes], object] | None = None
     ) -> None:
-        """A client has sent the session key of a held thread whose key an older generation wraps. ``then`` is called
-        once the newest one does."""
-        kept = self._done.pop(keys.id, (0, frozenset[int]()))[1]
+        """A client has sent the session key of a held thread whose key an older generation wraps. ``share`` puts the
+        new slot into the archive, first: what fails there is tried again by the next call."""
+        if uid not in self._admitted:
+            self._admitted.add(uid)
+            self._context.background.submit(self._rewrap_held, uid, keys, session_key, share)
 
-        def change() -> None:
-            self._context.keystore.rewrap_held(uid, keys, session_key)
+    def _rewrap_held(
+        self, uid: bytes, keys: NamespaceKeys, session_key: bytes, share: Callable[[bytes], object] | None
+    ) -> None:
+        keystore = self._context.keystore
 
         def run() -> None:
-            self._write(change)
-            if then is not None:
-                then()
-            self.begin(keys, kept)
+            data_key = keystore.unwrap_held(uid, keys, session_key)
+            if data_key is None:
+                return
+            slot = keystore.wrap_thread(uid, keys, data_key, session_key)
+            if share is not None:
+                share(slot)
+            self._write(partial(keystore.replace_held, uid, slot))
+            self.begin(keys, self._done.pop(keys.id, (0, frozenset[int]()))[1])
 
-        self._context.background.submit(guarded, "change of a held thread's key", run)
+        guarded("change of a held thread's key", run)
+        self._admitted.discard(uid)
 
     def _run(self, keys: NamespaceKeys, kept: frozenset[int]) -> None:
         if not guarded("change of a namespace's key", self._change, keys, kept):
