@@ -183,8 +183,8 @@ def retire_namespace(wire: Wire, key: bytes, name: str, now_us: int, tell: Tell,
         _wrap_threads(wire, keys, counts, tell)
         if counts.held:
             raise StartError(
-                f"the old key stays: it wraps the keys of threads that only their users can open ({counts.held}). A client "
-                "must open each of them, or somebody delete it"
+                f"the old key stays: it wraps the keys of threads that only their users can open ({counts.held}). A "
+                "client must open each of them, or somebody delete it"
             )
         _seal_heads(wire, keys, counts, tell)
         kept = [wrap for wrap in found.wraps if generation_of(wrap.wrapped) == keys.generation]
