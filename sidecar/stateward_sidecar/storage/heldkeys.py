@@ -116,6 +116,20 @@ class HeldKeys:
         finally:
             self.leave(uid)
 
+    @contextmanager
+    def pinned(self, uid: bytes) -> Iterator[None]:
+        """Keeps an open thread open during a block that needs no key of its caller. Raises Locked."""
+        with self._lock:
+            found = self._open.get(uid)
+            if found is None:
+                raise locked(uid)
+            found.calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                found.calls -= 1
+
     def give_up(self, uid: bytes) -> None:
         """This daemon has given the thread up: it is locked as soon as no call is under way."""
         with self._lock:

@@ -20,7 +20,7 @@ a copy, deleted     what is here goes; if the deletion was interrupted, it is fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import ArchiveHead
@@ -89,10 +89,18 @@ class Remover:
             for _ in range(ROUNDS):
                 with suppress(Gone, Opened):
                     try:
-                        return self._remove(name, request)
+                        with self.pinned(name):
+                            return self._remove(name, request)
                     except Locked as error:
                         return self._locked.remove(name, request, error)
         raise ArchiveUnavailable(f"thread {name[1]!r} was deleted on this disk at each attempt; try again")
+
+    def pinned(self, name: Name) -> AbstractContextManager[None]:
+        """Keeps a held thread that is open so during a block. Raises Locked."""
+        thread = self._local(name)
+        if thread is None or not thread.identity.is_held:
+            return nullcontext()
+        return self._state.context.keystore.held.pinned(thread.identity.uid)
 
     def _remove(self, name: Name, request: DeleteThreadRequest) -> bytes:
         thread = self._local(name)
@@ -309,7 +317,7 @@ class Expirer:
         Returns whether the store may delete what is here. False = it must not be deleted now, or somebody else must do
         it. Raises ArchiveUnavailable, Corrupt, KeyUnavailable and others if that could not be found out.
         """
-        with self._state.locks.of(name):
+        with self._state.locks.of(name), self._remover.pinned(name):
             thread = self._local(name)
             if thread is None or thread.identity.uid != uid or expire_second(thread.head) != second:
                 return False

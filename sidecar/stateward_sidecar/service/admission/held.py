@@ -167,6 +167,16 @@ class HeldCall:
         self.is_settled = False
         """Whether each thread that the last request names is held, and the call has its key."""
 
+    def inner(self) -> HeldCall | None:
+        """Begins a call that came in this stream, with its session key. It is the current one from now on. Returns None
+        if it has no session key, and there is no held thread."""
+        if not self.key and not self._gate.has_threads:
+            return None
+        call = HeldCall(self._gate, self.key)
+        if self.key:
+            held_call.set(call)
+        return call
+
     def __repr__(self) -> str:
         return "HeldCall()"
 

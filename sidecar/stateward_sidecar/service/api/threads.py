@@ -147,8 +147,6 @@ class ThreadService:
             check.check_ref(request.version, "version")
         if request.all_versions and (request.HasField("version") or request.branch):
             raise InvalidField("all_versions", "leaves no choice: leave version and branch out")
-        if request.options.create.held_key:
-            raise InvalidField("options.create.held_key", "is not possible for a copy yet")
         is_archived = self._ownership.asks_for_archived(request.options.durability)
 
         async def fork() -> ForkThreadResponse:
@@ -261,7 +259,10 @@ class ThreadService:
             try:
                 answer = await self._calls.write(verb, context, frees_space=True)
             except Locked:
-                if ended:  # another thread of the name, made since
+                if ended:  # it was locked meanwhile, or there is another thread of the name by now
+                    if (found := await self._calls.look(self._store.deleter.find_ended, ended)) is not None:
+                        run = self._store.deleter.delete_locked(found, "request")
+                        await self._calls.write(run, context, frees_space=True)
                     return DeleteThreadResponse(receipt=Receipt(uid=ended.hex()))
                 if not is_orphans(request.thread):
                     continue

@@ -310,15 +310,19 @@ class _Stream:
             if caller.principal.allowance is not None:
                 places = caller.principal.allowance.places_of(facts)
                 places.enter()
-        if self._exchange.held is not None:
-            await self._exchange.held.pass_in(verb.needs, request)
+        stream = self._exchange.held
+        inner = stream.inner() if stream is not None else None
         try:
+            if inner is not None:
+                await inner.pass_in(verb.needs, request)
             if places is not None and caller is not None and facts.stores:
                 spend(caller, request)
             return await self._passed(verb, request, deadline, held, caller)
         finally:
             if places is not None:
                 places.leave()
+            if inner is not None:
+                inner.close()
 
     async def _passed(
         self, verb: Verb, request: Any, deadline: Deadline, held: Held, caller: Caller | None

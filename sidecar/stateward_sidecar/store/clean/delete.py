@@ -102,6 +102,10 @@ class Deleter:
             )  # fmt: skip
         return find_locked(self._context, uid, number)
 
+    def find_ended(self, uid: bytes) -> LockedThread | None:
+        """Looks for what this disk has of a locked thread that the archive has deleted."""
+        return find_locked(self._context, uid)
+
     def delete_locked(self, thread: LockedThread, cause: str) -> Callable[[lmdb.Transaction, Batch], bool]:
         """Returns the write that deletes a locked thread. See ``locked.delete_locked``."""
         return delete_locked(self._context, thread, cause, self.purge, self._threads.on_change)

@@ -1,4 +1,5 @@
-"""Copies threads. Each copy has a key of its own, so deleting the source never harms a copy.
+"""Copies threads. Each copy has a key of its own, so deleting the source never harms a copy. The copy of a held thread
+is held, with the session key of the call.
 
 A copy of one version: its state becomes version 1 of the copy, stored as a snapshot (log indexes stay), with an entry
 that has no edits. A whole copy: every retained version is opened and sealed again, with its number, branch, checkpoint
@@ -39,7 +40,7 @@ from stateward_sidecar.codec.state import StateTree
 from stateward_sidecar.errors import (
     BlobNotFound,
     Corrupt,
-    FeatureUnavailable,
+    InvalidField,
     KeyUnavailable,
     QueueFull,
     ThreadExists,
@@ -104,8 +105,8 @@ class Forker:
                 return _answer(known, replayed=True)
             source = self._threads.get(txn, request.namespace, request.thread)
             check_uid(source.identity, request)
-            if source.identity.is_held:
-                raise FeatureUnavailable("a held thread cannot be forked yet: the copy would need its session key")
+            if request.options.create.held_key and not source.identity.is_held:
+                raise InvalidField("options.create.held_key", "the source is not held, so others can read it")
             # Together, because nothing is published meanwhile. What is pruned later is missing, and the copy fails.
             with self._context.writer.publishing:
                 version, branches, pruned = source.head.last_version, source.branches.copy(), source.pruned
@@ -115,7 +116,10 @@ class Forker:
                 raise VersionNotFound(f"thread {source.name!r} has no version to copy", thread=source.name)
             if not request.all_versions:
                 version = resolve_or_head(txn, source, ref, request.branch or MAIN, "version")
-        copy = Hidden(self._context, self._threads, self._deleter, request.namespace, request.new_thread)
+        copy = Hidden(
+            self._context, self._threads, self._deleter, request.namespace, request.new_thread,
+            is_held=source.identity.is_held,
+        )  # fmt: skip
         try:
             if request.all_versions:
                 self._copy_all(request, source, copy, version, branches, pruned)
@@ -456,11 +460,13 @@ def _unclaimed(record: EffectRecord) -> EffectRecord:
 
 
 def _options(request: ForkThreadRequest, source: Thread) -> ThreadOptions:
-    if request.options.HasField("create"):
-        return request.options.create
     options = ThreadOptions()
-    options.CopyFrom(source.head.options)
-    options.ClearField("ttl")
+    if request.options.HasField("create"):
+        options.CopyFrom(request.options.create)
+    else:
+        options.CopyFrom(source.head.options)
+        options.ClearField("ttl")
+    options.held_key = source.identity.is_held
     return options
 
 

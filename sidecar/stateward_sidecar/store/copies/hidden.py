@@ -85,8 +85,11 @@ class HiddenVersion:
 class Hidden:
     """A hidden thread. Used by one worker at a time, never on the event loop or the writer's thread."""
 
-    def __init__(self, context: Context, threads: Threads, deleter: Deleter, namespace: str, name: str) -> None:
-        """Makes a key and a number. Raises NotOwner if there is an archive and the name is not claimed in it."""
+    def __init__(
+        self, context: Context, threads: Threads, deleter: Deleter, namespace: str, name: str, *, is_held: bool = False
+    ) -> None:
+        """Makes a key and a number. Raises NotOwner if there is an archive and the name is not claimed in it.
+        ``is_held``: with the session key that the call has offered."""
         self._context = context
         self._threads = threads
         self._deleter = deleter
@@ -94,12 +97,12 @@ class Hidden:
         self._waiting_bytes = 0
         self.is_over = False  # the thread has a name, or may have one, or was discarded
         self._reserved = Reserved(context.usage, namespace)
-        self.draft: ThreadDraft = self._submit(partial(self._begin, namespace, name))
+        self.draft: ThreadDraft = self._submit(partial(self._begin, namespace, name, is_held))
 
-    def _begin(self, namespace: str, name: str, txn: lmdb.Transaction, batch: Batch) -> ThreadDraft:
+    def _begin(self, namespace: str, name: str, is_held: bool, txn: lmdb.Transaction, batch: Batch) -> ThreadDraft:
         del txn
         self._context.usage.check_thread(namespace, batch.drafts)
-        return self._threads.begin(batch, namespace, name)
+        return self._threads.begin(batch, namespace, name, is_held=is_held)
 
     # -- what it takes of its namespace ---------------------------------------------------------------------------
 
@@ -390,7 +393,7 @@ class Hidden:
             copy.archive = claim.row  # it may have been claimed again
         if claim is not None and keystore.thread_key(identity.uid, identity.namespace_keys) is None:
             # A save under the same claim failed, and freed the key.
-            keystore.add_thread(identity.uid, identity.namespace_keys, claim.data_key)
+            keystore.add_thread(identity.uid, identity.namespace_keys, claim.data_key, held=claim.held)
             batch.before_commit.append(keystore.sync)
         settle(head)
         sums: dict[bytes, int] = {}

@@ -385,7 +385,7 @@ class Threads:
             if claim is None:
                 raise Unclaimed(f"this sidecar has not claimed thread {name!r} in the archive", thread=name)
             uid, data_key, row, held = claim.uid, claim.data_key, claim.row, claim.held
-            if bool(held) != is_held:
+            if bool(held) != is_held:  # in a moment the claim of the other call is over
                 raise Locked(f"another client is making thread {name!r}; try again", thread=name)
         namespace_keys = keystore.namespace(namespace) or keystore.create_namespace(namespace)
         if held:
