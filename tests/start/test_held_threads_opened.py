@@ -116,8 +116,8 @@ def test_what_names_no_thread_shows_none(daemon: Daemon) -> None:
         ]
         if "archive" in daemon._flags:
             shown[0:0] = [
-                list(client.archive.list(index=True)), [each.finding for each in client.archive.verify(data_percent=100)],
-                list(client.archive.restore()), client.archive.status(), list(client.archive.collect()),
+                list(client.archive.list(index=True)), client.archive.status(), list(client.archive.collect()),
+                [each.finding for each in client.archive.verify(data_percent=100)], list(client.archive.restore()),
             ]  # fmt: skip
         assert [info.name for info in client.threads()] == [PLAIN]
         held.append(CANARY, CANARY)

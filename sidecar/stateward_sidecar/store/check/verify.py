@@ -18,7 +18,7 @@ import lmdb
 
 from stateward.storage.v1.journal_pb2 import EntryHeader, EntryMetadata
 from stateward.v1.admin_service_pb2 import ScanProgress, VerifyFinding, VerifyRequest, VerifyResponse
-from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT
+from stateward.v1.error_reason_pb2 import ERROR_REASON_CORRUPT, ERROR_REASON_LOCKED
 from stateward.v1.thread_pb2 import THREAD_ACCESS_ORPHAN, THREAD_ACCESS_REMOTE
 from stateward_sidecar.codec.edits import apply_edits
 from stateward_sidecar.codec.entry import Entry, entry_digest, unpack
@@ -30,7 +30,6 @@ from stateward_sidecar.errors import (
     EditConflict,
     HistoryElsewhere,
     KeyUnavailable,
-    Locked,
     StatewardError,
     reason_number,
 )
@@ -92,6 +91,8 @@ class Verifier:
                 continue
             for finding, checked in self._verify_thread(number, uid, name_hash, request):
                 progress.items += checked
+                if finding is not None and finding.reason == ERROR_REASON_LOCKED:  # it was locked meanwhile
+                    continue
                 if finding is not None or checked:
                     yield VerifyResponse(progress=progress, finding=finding)
         if not request.thread:
@@ -136,7 +137,7 @@ class Verifier:
                     raise Corrupt("a name leads to another thread")
                 is_listed = all(txn.get(key) is not None for key in list_keys(thread.identity, thread.head))
         except (Corrupt, KeyUnavailable) as error:
-            if not isinstance(error, Locked) and self._is_there(name_hash, number):
+            if self._is_there(name_hash, number):
                 yield _found(finding, error), 1
             return
         if thread.identity.is_held:  # whoever verifies has not its key
