@@ -10,12 +10,14 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.crash.faulty_daemon import FaultyDaemon
-from tests.daemon.process import eventually
+from tests.daemon.process import eventually, started_with
 from tests.trees.yard import TreeWire, grown, make, naming
 
-from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward._operations.threads import spans_of
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest, PruneThreadRequest
 
 FIRST, SECOND = grown(1, 30), grown(2, 90, large=True)
+SWEEPS = {"ARCHIVE_FAULTS_BLOBS_KEPT_S": "0.5"}
 # Channels that are never closed: see Connection.close in the client.
 BRITTLE: list[TreeWire] = []
 
@@ -111,6 +113,51 @@ def test_kill_while_a_save_brings_objects(faulty: FaultyDaemon, where: str) -> N
     assert yard.restored(1) == FIRST
     assert yard.findings("", "t") == []
     yard.close()
+
+
+SWEEPING = {
+    "before rows go": "<store.clean.objectsweep:ObjectSweeper._remove_rows",
+    "after rows went": "<store.clean.objectsweep:ObjectSweeper._move",
+    "while objects move": "<store.clean.objectsweep:ObjectSweeper._commit",
+    "when a new pack is durable": ">storage.blobfiles:NewBlobFile.publish",
+    "after they moved": "<store.clean.objectsweep:ObjectSweeper._remove_lists",
+    "inside the removal of packs": ">store.clean.objectsweep:ObjectSweeper._remove_some",
+    "before the files go": "<storage.blobfiles:BlobFiles.remove",
+    "before what is removed is cleared": "<store.clean.clear:Clearer.clear",
+}
+
+
+@pytest.mark.parametrize("where", SWEEPING.values(), ids=SWEEPING)
+def test_kill_while_a_sweep_collects(tmp_path: Path, where: str) -> None:
+    """Every version's tree is whole afterwards, and what nothing names goes with a later sweep."""
+    short = Path("/tmp", f"sw-{os.getpid()}-{abs(hash(tmp_path)) % 10**6}")
+    short.mkdir(mode=0o700)
+    daemon = FaultyDaemon(short, tmp_path / "data", sweep_interval="0.1", log_level="warning")
+    kept = {b"%d" % number: os.urandom(3000) for number in range(40)}
+    few = {name: kept[name] for name in (b"1", b"2")}
+    with started_with(SWEEPS):
+        try:
+            daemon.start_faulty(where, 1)
+            yard = TreeWire(daemon)
+            with suppress(grpc.RpcError):
+                yard.keep(make(kept))
+                yard.keep(make(few), 1)
+                yard.threads.PruneThread(PruneThreadRequest(thread="t", versions=spans_of([1])), timeout=20)
+            BRITTLE.append(yard)
+            daemon.wait_until_dead()
+            daemon.start()
+            yard = TreeWire(daemon)
+            if yard.thread("", "t").version < 2:  # it died before that was asked
+                yard.keep(make(few), yard.thread("", "t").version)
+            if yard.thread("", "t").retained_versions > 1:
+                yard.threads.PruneThread(PruneThreadRequest(thread="t", versions=spans_of([1])), timeout=20)
+            eventually(lambda: yard.stat().chunks == 2)
+            eventually(lambda: len(yard.files()) == yard.stat().packs == 2)
+            assert yard.restored() == few
+            assert yard.findings("", "t") == []
+            yard.close()
+        finally:
+            daemon.kill()
 
 
 def test_kill_while_a_thread_is_deleted(faulty: FaultyDaemon) -> None:

@@ -3,17 +3,24 @@ does not know which objects there are."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.daemon.process import Fleet, eventually, fleet
+from tests.daemon.process import Fleet, eventually, fleet, started_with
 from tests.daemon.wire import TIMEOUT_S
 from tests.trees.yard import TreeWire, grown, make, naming
 
+from stateward._operations.threads import spans_of
 from stateward.v1.checkpoint_pb2 import DURABILITY_ARCHIVED
-from stateward.v1.thread_service_pb2 import ATTACH_MODE_TAKE_OVER, AttachRequest, DeleteThreadRequest
+from stateward.v1.thread_service_pb2 import (
+    ATTACH_MODE_TAKE_OVER,
+    AttachRequest,
+    DeleteThreadRequest,
+    PruneThreadRequest,
+)
 
 
 @pytest.fixture
@@ -99,3 +106,32 @@ def test_a_deleted_thread_leaves_no_pack(machines: Fleet) -> None:
     eventually(lambda: not blobs(machines))
     eventually(lambda: not yard.files())
     yard.close()
+
+
+def test_objects_that_another_machine_has_moved(tmp_path: Path) -> None:
+    """The next owner collects, packs anew, and gives the thread back: the first machine finds what is left."""
+    kept = {b"%d" % number: os.urandom(3000) for number in range(40)}
+    few = {name: kept[name] for name in (b"1", b"2")}
+    with fleet(tmp_path) as machines:
+        first = TreeWire(machines.machine("first"))
+        archived(first, kept)
+        archived(first, few, 1)
+        with started_with({"ARCHIVE_FAULTS_BLOBS_KEPT_S": "0.5"}):
+            other = TreeWire(machines.machine("other", sweep_interval="0.1"))
+        take(other)
+        assert other.restored(1) == kept
+        other.threads.PruneThread(PruneThreadRequest(thread="t", versions=spans_of([1])), timeout=20)
+        eventually(lambda: other.stat().chunks == 2)
+        eventually(lambda: len(other.files()) == other.stat().packs == 2)
+        archived(other, {**few, b"more": b"more"}, 2, inline=True)
+        assert other.findings("", "t") == []
+        take(first)
+        assert first.restored(2) == few
+        assert first.restored(3) == {**few, b"more": b"more"}
+        assert first.missing(make(kept))
+        archived(first, kept, 3)
+        assert first.restored(4) == kept
+        assert first.findings("", "t") == []
+        eventually(lambda: len(blobs(machines)) == first.stat().packs)
+        for each in (first, other):
+            each.close()

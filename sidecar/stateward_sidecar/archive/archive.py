@@ -74,8 +74,8 @@ class Archive:
         self.lanes = Lanes()
         hooks = ArchiveHooks(
             {}, self._on_entry, self._before_large, self._refresh, self._cleared, self._check_blob, self._gone,
-            self._expire, self._own, self._complete, self._is_away, self._is_own, self._unshipped, self._lock,
-            self._locked_gone, self._expire_locked,
+            self._expire, self._own, self._complete, self._fetch_blob, self._is_away, self._is_own, self._unshipped,
+            self._lock, self._locked_gone, self._expire_locked,
         )  # fmt: skip
         self.state = ArchiveState(
             store, wire, Keys(context, wire, store.rewrapper), options, boot_id, Names(boot_id), hooks,
@@ -303,6 +303,9 @@ class Archive:
     def _own(self, name: Name, must_exist: bool) -> None:
         with suppress(ArchiveUnavailable):  # then the thread is used as it is here, as for a save
             self.attacher.own_now(name, must_exist=must_exist)
+
+    def _fetch_blob(self, name: tuple[str, str], sha256: bytes) -> None:
+        self._blobs.fetch(name, sha256)
 
     def _complete(self, name: Name) -> None:
         self._check_running()

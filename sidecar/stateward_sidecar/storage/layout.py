@@ -21,6 +21,7 @@
         X                                      pruned versions
         Y second(8) key_hash(16)               records by time of expiry
         Z                                      what this daemon knows about the thread in the archive
+    B number(4)                              threads with objects of trees
     U namespace(8) ~second(8) ~number(4)     threads by time of change, newest first
     S namespace(8) status_hash(8) ~second(8) ~number(4)   threads by status, then by time of change
     G namespace(8) label_hash(16) number(4)  threads by label
@@ -346,6 +347,11 @@ def marked_thread(key: bytes | memoryview) -> int:
 def retention_key(thread: int) -> bytes:
     """Marks a thread with a retention rule."""
     return b"K" + _U32.pack(thread)
+
+
+def objects_key(thread: int) -> bytes:
+    """Marks a thread with objects of trees."""
+    return b"B" + _U32.pack(thread)
 
 
 def blobs_key(thread: int) -> bytes:

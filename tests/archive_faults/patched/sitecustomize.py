@@ -53,8 +53,10 @@ def _become_newer() -> None:
 def _forget_blobs(kept_s: float) -> None:
     """Blobs that nothing names are collected soon, and each sweep looks for them."""
     from stateward_sidecar.store.blobs import blobsweep
+    from stateward_sidecar.store.clean import objectsweep
 
-    blobsweep.KEPT_S, blobsweep.INTERVAL_S = kept_s, 0  # type: ignore[assignment]
+    for module in (blobsweep, objectsweep):
+        module.KEPT_S, module.INTERVAL_S = kept_s, 0
 
 
 def _shrink_segments(segment_bytes: int, kept_bytes: int) -> None:

@@ -195,7 +195,7 @@ class BlobSweeper:
                 thread = self._threads.by_number(txn, number)
                 if thread is not None and thread.access == THREAD_ACCESS_REMOTE:
                     self._drop_fetched(txn, thread, now_us)
-                if thread is None or not _may_collect(txn, thread):
+                if thread is None or not may_collect(txn, thread):
                     return
                 rows_ = (row for row in list_blobs(txn, thread.identity) if not row.record.is_pack)  # trees name those
                 old = [row for row in rows_ if _is_old(thread.head, row, now_us)]
@@ -364,7 +364,7 @@ def clear_leftovers(context: Context, threads: Threads, found: dict[bytes, list[
     context.blob_files.clear(set(found), set_aside, named)
 
 
-def _may_collect(txn: lmdb.Transaction, thread: Thread) -> bool:
+def may_collect(txn: lmdb.Transaction, thread: Thread) -> bool:
     """Returns whether blobs of the thread may be collected.
 
     They may not if another sidecar owns the thread, if its history is not all on this disk, or if it has an orphan,

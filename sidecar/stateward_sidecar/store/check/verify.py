@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 import lmdb
 
@@ -38,6 +39,7 @@ from stateward_sidecar.store.blobs.blobread import check_state_blobs, verify_blo
 from stateward_sidecar.store.blobs.blobrows import blobs_in_edits
 from stateward_sidecar.store.check.shredded import list_deleted_keys
 from stateward_sidecar.store.check.storeverify import StoreVerifier, verify_ids, verify_pieces
+from stateward_sidecar.store.check.verifytrees import verify_trees
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.journal import label_keys, list_keys
 from stateward_sidecar.store.journal.kind import Refs
@@ -159,7 +161,7 @@ class Verifier:
             errors = [error]
         if errors and self._is_there(name_hash, number):
             yield from ((_found(finding, error), 0) for error in errors)
-        for wrong, checked in verify_blobs(self._context, thread):
+        for wrong, checked in chain(verify_blobs(self._context, thread), verify_trees(self._context, thread)):
             yield None if wrong is None else _found(finding, wrong), checked
 
     def _verify_rows(self, txn: lmdb.Transaction, progress: _Progress, name_hash: bytes) -> Iterator[StatewardError]:

@@ -113,7 +113,7 @@ class _Walk:
         Values that are not archived yet wait for a sweep: a HEAD that is being written may still have them.
         """
         yield from ((version, 0) for version in self.uncleared)
-        for left in (self.uncleared.effects, self.uncleared.records):
+        for left in (self.uncleared.effects, self.uncleared.records, self.uncleared.objects):
             yield from ((0, sequence) for sequence in left.until(self.archived))
         yield from ((0, sequence) for sequence in self.others if sequence <= self.archived)
 

@@ -217,6 +217,7 @@ class Deleter:
                 txn.delete(key)
             if len(keys) < PURGE_ROWS_MAX:
                 txn.delete(layout.blobs_key(number))
+                txn.delete(layout.objects_key(number))
                 txn.delete(layout.uncleared_key(number))
                 for key, _ in list(rows(txn, layout.half_prefix(number))):
                     txn.delete(key)

@@ -21,6 +21,7 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobsweep import BlobSweeper
 from stateward_sidecar.store.clean.delete import TTL, Deleter
 from stateward_sidecar.store.clean.locked import LockedThread, find_locked
+from stateward_sidecar.store.clean.objectsweep import ObjectSweeper
 from stateward_sidecar.store.clean.prune import Pruner, is_whole
 from stateward_sidecar.store.clean.recordcleaning import RecordExpirer
 from stateward_sidecar.store.journal.journal import next_place
@@ -87,6 +88,7 @@ class Sweeper:
         self._pruner = pruner
         self._records = records
         self._blobs = BlobSweeper(context, threads)
+        self._objects = ObjectSweeper(context, threads, pruner)
         self._thread_pauses = Pauses[tuple[int, int]](context.clock, PAUSE_MIN_S, THREAD_PAUSE_MAX_S)
         self._bucket_pause = Pauses[None](context.clock, PAUSE_MIN_S, BUCKET_PAUSE_MAX_S)
         # For threads with a rule: their sequences when the rule was applied, and when the next version is old enough.
@@ -107,6 +109,7 @@ class Sweeper:
                 self._do(self._clean)
                 self._do(self._records.sweep)
                 self._do(lambda: self._blobs.sweep(self._submit))
+                self._do(lambda: self._objects.sweep(self._submit))
             self._do(lambda: clear(self._context))
             self._do(self._pruner.resume)
             self._do(self._clear_feed)

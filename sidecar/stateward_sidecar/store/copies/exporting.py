@@ -192,8 +192,6 @@ class Exporter:
     def _objects(self, request: ExportThreadRequest, moment: _Moment) -> Generator[ThreadPart, None, int]:
         """Yields all objects of trees. Returns how many. Raises QueueFull if a sweep moves them meanwhile."""
         context, removals, places = self._context, self._context.trees.removals, dict[int, dict[int, object]]()
-        if not moment.head.objects:
-            return 0
         with context.engine.read() as txn:
             thread = self._thread(txn, request, moment)
             for key, place in object_rows(txn, thread.identity):

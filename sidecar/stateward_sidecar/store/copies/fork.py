@@ -248,8 +248,7 @@ class Forker:
             copy.later(copy.tag(name, tagged))
         self._copy_effects(source, copy, anchors - {""})
         self._copy_records(request, source, copy)
-        if source.head.objects:
-            self._copy_objects(request, source, copy)
+        self._copy_objects(request, source, copy)
         for kind in KINDS:
             for each in context.settled(partial(self._carried, source, kind)):
                 copy.later(*copy.carried(kind, each))

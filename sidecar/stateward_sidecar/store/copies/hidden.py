@@ -192,7 +192,7 @@ class Hidden:
         def put(txn: lmdb.Transaction) -> None:
             sequence = self.append(txn, OBJECTS, content, time_us or self.draft.head.update_time_us).sequence
             placed = open_batch(self.draft.identity, metadata, content.edits).placed
-            self.draft.head.objects += put_rows(txn, self.draft.identity, sequence, placed)
+            put_rows(txn, self.draft.identity, sequence, placed)
 
         return put, content.size_bytes
 

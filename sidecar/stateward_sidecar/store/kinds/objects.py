@@ -8,6 +8,7 @@ to another object is found when it is followed, because the entry has the object
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,14 +22,16 @@ from stateward.storage.v1.journal_pb2 import (
     ObjectsBody,
 )
 from stateward.v1.thread_service_pb2 import JournalEvent
-from stateward_sidecar.codec.entry import Entry
+from stateward_sidecar.codec.entry import Entry, unpack
 from stateward_sidecar.codec.objects import IS_DIRECTORY, SALT_BYTES, Placed, place_batch
 from stateward_sidecar.codec.seal import length_prefixed
 from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.kind import Kind, Watched
+from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.cache import Cache
+from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Identity, ThreadDraft, rows
 
 
@@ -56,6 +59,10 @@ class ObjectsKind(Kind):
     def is_own(self, metadata: EntryMetadata) -> bool:
         """Nobody has decided on what no version names yet."""
         return True
+
+    def removed(self, pruned: Pruned) -> Ranges:
+        """Those whose objects are elsewhere, or gone."""
+        return pruned.objects
 
     def tell(self, watched: Watched, event: JournalEvent) -> bool:
         """Nothing: a version that names the objects is told."""
@@ -86,16 +93,52 @@ def find_place(txn: lmdb.Transaction, key: bytes) -> Place | None:
     return Place(*layout.unpack_object(row)) if row is not None else None
 
 
-def put_rows(txn: lmdb.Transaction, identity: Identity, sequence: int, placed: list[Placed]) -> int:
-    """Puts the rows of the objects of an entry, where there are none. Returns how many it put."""
+def put_rows(txn: lmdb.Transaction, identity: Identity, sequence: int, placed: list[Placed]) -> None:
+    """Puts the rows of the objects of an entry, where there are none."""
+    txn.put(layout.objects_key(identity.number), layout.PRESENT)
     found = sorted(
         (object_key(identity, each.digest, is_directory=bool(each.form & IS_DIRECTORY)),
          layout.pack_object(sequence, index))
         for index, each in enumerate(placed)
     )  # fmt: skip
     with txn.cursor() as cursor:
-        _, added = cursor.putmulti(found, overwrite=False)
-    return int(added)
+        cursor.putmulti(found, overwrite=False)
+
+
+def move_rows(
+    txn: lmdb.Transaction, identity: Identity, sequence: int, placed: list[Placed], source: AbstractSet[int]
+) -> None:
+    """Has the rows of objects lead to a new entry, if they lead to one of the ``source`` now."""
+    for index, each in enumerate(placed):
+        key = object_key(identity, each.digest, is_directory=bool(each.form & IS_DIRECTORY))
+        place = find_place(txn, key)
+        if place is not None and place.sequence in source:
+            txn.put(key, layout.pack_object(sequence, index))
+
+
+def take_removed(txn: lmdb.Transaction, draft: ThreadDraft, before: Pruned) -> set[bytes]:
+    """Removes the rows that lead to entries which the owner of a thread has removed since ``before``.
+
+    Returns their keys. Entries that come later put their own.
+    """
+    gone, found = draft.pruned.objects, set[bytes]()
+    if gone.pairs() != before.objects.pairs():
+        found = {key for key, place in object_rows(txn, draft.identity) if place.sequence in gone}
+        for key in found:
+            txn.delete(key)
+    return found
+
+
+def find_again(txn: lmdb.Transaction, draft: ThreadDraft, gone: AbstractSet[bytes]) -> None:
+    """Puts rows that were removed if other entries on this disk have their objects: those that were written twice."""
+    if all(txn.get(key) is not None for key in gone):
+        return
+    identity = draft.identity
+    for sequence, record in blocks.entries(txn, identity.keys, 1):
+        entry = unpack(record, sequence)
+        if entry.header.kind == OBJECTS.number and sequence not in draft.pruned.objects and not entry.is_husk:
+            opened = open_batch(identity, replay.open_metadata(identity, entry), _second(identity, entry))
+            put_rows(txn, identity, sequence, opened.placed)
 
 
 def object_rows(txn: lmdb.Transaction, identity: Identity) -> Iterator[tuple[bytes, Place]]:

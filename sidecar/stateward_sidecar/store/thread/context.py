@@ -87,6 +87,9 @@ class ArchiveHooks:
     own: Callable[[tuple[str, str], bool], object]
     # For the sweep: fetches the older history of a thread (namespace, name). Blocks until the bucket answers.
     complete: Callable[[tuple[str, str]], object]
+    # For the sweep: fetches the file of a blob of a thread (namespace, name), given by its SHA-256. Blocks until the
+    # bucket answers.
+    fetch_blob: Callable[[tuple[str, str], bytes], object]
     # Returns whether the bucket is away at present. Does no I/O.
     is_away: Callable[[], bool]
     # Returns whether a process of this data directory wrote the given HEAD. Does no I/O.

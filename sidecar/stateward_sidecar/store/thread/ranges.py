@@ -117,21 +117,22 @@ class Pruned(Ranges):
 
     Sequences of entries; only entries of the kind are meant, and a range may pass over entries of other kinds:
     ``effects`` of deleted effects; ``records`` up to their floor, one range from 1; ``signals`` that pruned versions
-    acknowledged; ``loose`` of tags, settings, leases, blobs and moved heads, one range from 1.
+    acknowledged; ``loose`` of tags, settings, leases, blobs and moved heads, one range from 1; ``objects`` of lists of
+    objects to which no row leads.
     """
 
-    __slots__ = ("effects", "loose", "records", "signals")
+    __slots__ = ("effects", "loose", "objects", "records", "signals")
 
     def __init__(
         self, pairs: Iterable[tuple[int, int]] = (), effects: Ranges = NOTHING, records: Ranges = NOTHING,
-        signals: Ranges = NOTHING, loose: Ranges = NOTHING,
+        signals: Ranges = NOTHING, loose: Ranges = NOTHING, objects: Ranges = NOTHING,
     ) -> None:  # fmt: skip
         super().__init__(pairs)
-        self.effects, self.records, self.signals, self.loose = effects, records, signals, loose
+        self.effects, self.records, self.signals, self.loose, self.objects = effects, records, signals, loose, objects
 
-    def entries(self) -> tuple[Ranges, Ranges, Ranges, Ranges]:
+    def entries(self) -> tuple[Ranges, Ranges, Ranges, Ranges, Ranges]:
         """Returns the sets of sequences, in the order of the arguments."""
-        return self.effects, self.records, self.signals, self.loose
+        return self.effects, self.records, self.signals, self.loose, self.objects
 
     @property
     def is_empty(self) -> bool:
@@ -167,13 +168,13 @@ class Pruned(Ranges):
         """Returns all sets as a message, as they are stored."""
         return PrunedVersions(
             ranges=_to_ranges(self), effects=_to_ranges(self.effects), records=_to_ranges(self.records),
-            signals=_to_ranges(self.signals), loose=_to_ranges(self.loose),
+            signals=_to_ranges(self.signals), loose=_to_ranges(self.loose), objects=_to_ranges(self.objects),
         )  # fmt: skip
 
     @classmethod
     def from_message(cls, message: PrunedVersions) -> Pruned:
         """The reverse of ``to_message``."""
-        sets = (message.effects, message.records, message.signals, message.loose)
+        sets = (message.effects, message.records, message.signals, message.loose, message.objects)
         return cls(
             ((item.first, item.last) for item in message.ranges),
             *(Ranges((item.first, item.last) for item in each) for each in sets),

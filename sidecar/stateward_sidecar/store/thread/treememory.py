@@ -18,6 +18,8 @@ class TreeMemory:
 
     def __init__(self) -> None:
         self._whole: OrderedDict[int, OrderedDict[bytes, None]] = OrderedDict()
+        # By thread: the keys of objects that nothing named when a sweep looked, and that nobody asked for since.
+        self._unnamed: dict[int, set[bytes]] = {}
         self._lock = threading.Lock()
         self.removals = 0
         """How often objects were removed. A tree that was looked at before the last removal may lack something now."""
@@ -46,6 +48,23 @@ class TreeMemory:
                 known.popitem(last=False)
             if len(self._whole) > THREADS_MAX:
                 self._whole.popitem(last=False)
+
+    def ask(self, number: int, key: bytes) -> None:
+        """Notes that somebody was told that the thread has an object: it stays for an hour more."""
+        unnamed = self._unnamed.get(number)
+        if unnamed is not None:
+            unnamed.discard(key)
+
+    def unnamed(self, number: int) -> set[bytes] | None:
+        """Returns the keys of ``watch`` that nobody asked for since; None if the thread is not watched."""
+        return self._unnamed.get(number)
+
+    def watch(self, number: int, keys: set[bytes]) -> None:
+        """Notes the keys of objects that nothing names. Empty = the thread is not watched any more."""
+        if keys:
+            self._unnamed[number] = keys
+        else:
+            self._unnamed.pop(number, None)
 
     def forget(self, number: int) -> None:
         """Forgets a thread: objects of it are removed."""

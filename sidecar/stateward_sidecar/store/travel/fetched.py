@@ -84,7 +84,8 @@ def pruned_elsewhere(txn: lmdb.Transaction, draft: ThreadDraft, before: Pruned) 
     effects = now.effects.common(before.effects.missing(now.effects.last))
     signals = now.signals.common(before.signals.missing(now.signals.last))
     records_, loose = now.records.after(before.records.last), now.loose.after(before.loose.last)
-    here = (effects, records_, signals, loose)
+    objects = now.objects.common(before.objects.missing(now.objects.last))
+    here = (effects, records_, signals, loose, objects)
     return Pruned(versions.pairs(), *(each.after(draft.floor_sequence).until(head.tip_sequence) for each in here))
 
 
@@ -103,7 +104,7 @@ def note_uncleared(
     """Adds pruned entries that are still whole on this disk to the clear list."""
     whole = [entry.header for entry in entries if is_cut(draft.pruned, entry.header) and not entry.is_husk]
     sequences = Ranges((each.sequence, each.sequence) for each in whole if not each.version)
-    came = Pruned(((each.version, each.version) for each in whole if each.version), *(4 * [sequences]))
+    came = Pruned(((each.version, each.version) for each in whole if each.version), *(5 * [sequences]))
     add_uncleared(txn, draft.identity.number, draft.pruned, more.merged(came))
 
 

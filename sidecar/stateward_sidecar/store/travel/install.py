@@ -29,6 +29,7 @@ from stateward_sidecar.store.journal.journal import (
     index_time,
 )
 from stateward_sidecar.store.kinds.effect import take_pruned
+from stateward_sidecar.store.kinds.objects import find_again, take_removed
 from stateward_sidecar.store.kinds.record import forget_gone, has_records, record_floor
 from stateward_sidecar.store.kinds.record import index_expiry as index_records_expiry
 from stateward_sidecar.store.kinds.signal import drop_signals, put_signals
@@ -132,9 +133,12 @@ class Installer:
         put_rows(txn, draft, newer(incoming.rows, entries))
         old_pruned = draft.pruned
         take_pruned(txn, draft, image.pruned)
+        gone = take_removed(txn, draft, old_pruned)
+        self._context.trees.forget(identity.number)
         note_uncleared(txn, draft, entries, pruned_elsewhere(txn, draft, old_pruned))
         told = before.tip_sequence if old is not None else self._told(txn, identity, entries)
         index_entries(txn, draft, entries, told)
+        find_again(txn, draft, gone)
         draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
         if has_records(image.head) and row.floor_sequence <= record_floor(draft):
             forget_gone(txn, identity)

@@ -51,9 +51,12 @@ class ObjectReader:
     def find(self, txn: lmdb.Transaction, digest: bytes, *, is_directory: bool) -> Place | None:
         """Returns where an object is; None if the thread does not have it. Raises HistoryElsewhere if only the archive
         can tell, and Corrupt."""
-        place = find_place(txn, object_key(self.identity, digest, is_directory=is_directory))
+        key = object_key(self.identity, digest, is_directory=is_directory)
+        place = find_place(txn, key)
         if place is None and self._floor:
             raise replay.history_elsewhere(self.identity)
+        if place is not None:  # whoever is told that it is there may name it
+            self._context.trees.ask(self.identity.number, key)
         return place
 
     def read(self, txn: lmdb.Transaction, digest: bytes, *, is_directory: bool) -> bytes:

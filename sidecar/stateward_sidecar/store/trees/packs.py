@@ -11,6 +11,7 @@ The file is made durable first. Then one transaction puts the entry of the blob,
 from __future__ import annotations
 
 import os
+from collections.abc import Set as AbstractSet
 
 import lmdb
 
@@ -22,6 +23,7 @@ from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.objects import (
     SALT_BYTES,
     ObjectList,
+    PackedObject,
     pack_object,
     padded_bytes,
     place_batch,
@@ -31,7 +33,7 @@ from stateward_sidecar.store.blobs.blobrows import put_blob
 from stateward_sidecar.store.blobs.blobwrite import Sealing
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.kinds.blob import BLOB
-from stateward_sidecar.store.kinds.objects import OBJECTS, put_rows
+from stateward_sidecar.store.kinds.objects import OBJECTS, move_rows, put_rows
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Identity, ThreadDraft
 
@@ -63,9 +65,15 @@ class Listed:
         """Both parts of the entry, compressed. ``metadata``: the first part, with more than that of ``metadata()``."""
         return draft_content(metadata or self.metadata(), self._batch.SerializeToString(deterministic=True))
 
-    def put_rows(self, txn: lmdb.Transaction, identity: Identity, sequence: int) -> int:
-        """Puts the rows of the objects. Returns how many were new."""
-        return put_rows(txn, identity, sequence, self._placed)
+    def put_rows(
+        self, txn: lmdb.Transaction, identity: Identity, sequence: int, moved: AbstractSet[int] = frozenset()
+    ) -> None:
+        """Puts the rows of the objects. ``moved``: the objects come from these entries, and only those whose rows lead
+        there get one."""
+        if moved:
+            move_rows(txn, identity, sequence, self._placed, moved)
+        else:
+            put_rows(txn, identity, sequence, self._placed)
 
 
 class PackBuilder:
@@ -86,7 +94,10 @@ class PackBuilder:
 
     def add(self, digest: bytes, data: bytes, *, is_directory: bool) -> Listed | None:
         """Takes an object. Returns the pack that is full now, if one is: its file is durable. Raises DiskFull."""
-        packed = pack_object(digest, data, is_directory=is_directory)
+        return self.take(pack_object(digest, data, is_directory=is_directory))
+
+    def take(self, packed: PackedObject) -> Listed | None:
+        """Does the same for an object that is compressed already."""
         if self._sealing is None:
             self._sealing = Sealing(self._context, self._identity, None)
             self._pending = bytearray(os.urandom(SALT_BYTES))
@@ -129,7 +140,7 @@ class PackBuilder:
 
 def put_listed(
     context: Context, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, listed: Listed, content: EntryContent,
-    *, time_us: int = 0, is_bounded: bool = False,
+    *, time_us: int = 0, is_bounded: bool = False, moved: AbstractSet[int] = frozenset(),
 ) -> int:  # fmt: skip
     """Puts the entries and rows of objects, whose pack is durable. Returns the sequence of the entry that lists them.
     The caller keeps the draft. ``time_us``: see ``append``."""
@@ -144,6 +155,6 @@ def put_listed(
         commit_entry(context, txn, batch, draft, entry, {}, is_bounded=is_bounded)
     entry = append(context, txn, draft, OBJECTS, content, time_us=time_us)
     sequence = entry.header.sequence
-    entry.head.objects += listed.put_rows(txn, draft.identity, sequence)
+    listed.put_rows(txn, draft.identity, sequence, moved)
     commit_entry(context, txn, batch, draft, entry, {}, is_bounded=is_bounded)
     return sequence

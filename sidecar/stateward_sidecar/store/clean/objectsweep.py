@@ -1,0 +1,412 @@
+"""Removes objects of trees that no retained version names, and moves objects that lie badly.
+
+Nothing counts references. A sweep walks all trees that retained versions name. An object that none of them has is
+*unnamed*. It goes with a later sweep, at the earliest an hour after it was first seen to be unnamed, unless somebody
+was told meanwhile that it is there (``TreeMemory.ask``), or a tree names it by then. Objects of young entries are left
+alone: their writer has an hour to name them. What is unnamed is known to this process only, so after a start the hour
+begins anew.
+
+First the rows of objects go, some thousands in each transaction. An entry to which no row leads any more lists nothing.
+It is said to count for nothing, in an entry of its own, and its pack goes as a blob goes, in the same transaction.
+
+Objects are moved into new packs if less than half of their pack is named, or if they lie in entries and have come to a
+megabyte. A move changes no object: they are read, packed, and their rows lead to the new place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import lmdb
+
+from stateward.storage.v1.journal_pb2 import EntryMetadata
+from stateward.v1.workspace_pb2 import TREE_ENTRY_KIND_DIRECTORY
+from stateward_sidecar.codec.entry import draft as draft_content
+from stateward_sidecar.codec.entry import unpack
+from stateward_sidecar.codec.objects import IS_DIRECTORY, PackedObject, chunks_of, parse_directory
+from stateward_sidecar.errors import HistoryElsewhere, NotOwner, ShuttingDown, StatewardError
+from stateward_sidecar.storage import layout
+from stateward_sidecar.storage.queue import Batch, Write
+from stateward_sidecar.store.blobs.blobrows import find_blob
+from stateward_sidecar.store.blobs.blobsweep import may_collect, remove_blob
+from stateward_sidecar.store.blobs.segments import discard
+from stateward_sidecar.store.clean.lineage import add_uncleared
+from stateward_sidecar.store.clean.prune import Pruner
+from stateward_sidecar.store.journal import replay
+from stateward_sidecar.store.journal.journal import all_or_none, append, commit_entry
+from stateward_sidecar.store.journal.opening import is_still_ours
+from stateward_sidecar.store.kinds.objects import OBJECTS, find_place, object_key, object_rows
+from stateward_sidecar.store.kinds.pruned import PRUNED
+from stateward_sidecar.store.kinds.version import VERSION
+from stateward_sidecar.store.thread import blocks
+from stateward_sidecar.store.thread.context import Context
+from stateward_sidecar.store.thread.ranges import Pruned, Ranges
+from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows, write_row
+from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.thread.times import SECOND_US, made_us
+from stateward_sidecar.store.trees.objectread import ObjectReader
+from stateward_sidecar.store.trees.packs import Listed, PackBuilder, put_listed
+from stateward_sidecar.telemetry import log_damage
+
+# How long an object stays that nothing names. The trees of a thread are walked at most once in this time.
+KEPT_S = 3600
+INTERVAL_S = 3600
+RECORDS_A_STEP, ROWS_A_WRITE, LISTS_A_WRITE = 500, 2000, 256
+# A pack is packed anew if less than this part of it is named. Entries that have objects are packed if these have so
+# many bytes, or if they are so many. So many bytes are moved in a round.
+NAMED_PART, INLINE_BYTES, INLINE_LISTS, MOVED_BYTES = 0.5, 1 << 20, 64, 64 << 20
+Submit = Callable[[Write], object]
+
+
+@dataclass(slots=True)
+class _Census:
+    """What a thread has, and what its trees name."""
+
+    tip: int
+    named: set[bytes] = field(default_factory=set)  # keys of objects
+    trees: set[bytes] = field(default_factory=set)
+    lists: dict[int, int] = field(default_factory=dict)  # times of the entries that list objects, by sequence
+    # Of the objects whose rows lead there, by sequence: all, and those that are named.
+    placed: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
+
+
+class ObjectSweeper:
+    """Collects and moves objects. Runs on a worker thread, one sweep at a time."""
+
+    def __init__(self, context: Context, threads: Threads, pruner: Pruner) -> None:
+        self._context = context
+        self._threads = threads
+        self._pruner = pruner
+        self._next_us: dict[int, int] = {}
+        self._since_us: dict[int, int] = {}  # when the unnamed objects of a thread were first seen
+        self._left_bytes = 0
+
+    def sweep(self, submit: Submit) -> None:
+        """Runs one round. ``submit`` queues a write and waits for it."""
+        now, self._left_bytes = self._context.clock.now_us(), MOVED_BYTES
+        with self._context.engine.read() as txn:
+            numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"B")]
+        self._next_us = {number: time for number, time in self._next_us.items() if time > now}
+        for number in numbers:
+            if number not in self._next_us:
+                self._next_us[number] = now + int(INTERVAL_S * SECOND_US)
+                self._sweep_thread(number, now, submit)
+
+    def _sweep_thread(self, number: int, now_us: int, submit: Submit) -> None:
+        try:
+            with self._context.engine.read() as txn:
+                thread = self._threads.by_number(txn, number)
+                if thread is None or thread.floor_sequence or not may_collect(txn, thread):
+                    return
+            census = self._count(thread)
+            hooks = self._context.archive
+            if (hooks is not None and hooks.is_away()) or not is_still_ours(self._context, thread):
+                return
+            self._collect(thread, census, now_us, submit)
+            self._move(thread, census, now_us, submit)
+            self._remove_lists(thread, census, now_us, submit)
+        except ShuttingDown:
+            raise
+        except StatewardError as error:
+            log_damage("objects of trees left out of a sweep", error)
+
+    # -- counting --------------------------------------------------------------------------------------------------
+
+    def _count(self, thread: Thread) -> _Census:
+        """Reads the journal, walks all trees, and reads all rows. Raises Corrupt, HistoryElsewhere."""
+        census, at = _Census(thread.head.tip_sequence), 0
+        while at < census.tip:
+            at = self._context.settled(lambda at=at: self._look(thread, at, census))  # type: ignore[misc]
+        self._walk(thread, census)
+        with self._context.engine.read() as txn:
+            for key, place in object_rows(txn, thread.identity):
+                census.placed.setdefault(place.sequence, []).append((key, place.at))
+        return census
+
+    def _look(self, thread: Thread, after: int, census: _Census) -> int:
+        """Notes the trees and lists of the next entries. Returns the sequence of the last entry."""
+        identity, now_us = thread.identity, self._context.clock.now_us()
+        with self._context.engine.read() as txn:
+            for number, (sequence, record) in enumerate(blocks.entries(txn, identity.keys, after + 1)):
+                if sequence > census.tip:
+                    return census.tip
+                if number >= RECORDS_A_STEP:
+                    return sequence - 1
+                entry = unpack(record, sequence)
+                header = entry.header
+                if header.kind == OBJECTS.number and sequence not in thread.pruned.objects:
+                    census.lists[sequence] = made_us(thread.head, sequence, header.create_time_us, now_us)
+                if header.kind == VERSION.number and header.version not in thread.pruned:
+                    body = replay.open_metadata(identity, entry).checkpoint
+                    if body.HasField("workspace"):
+                        census.trees.add(body.workspace.digest)
+        return census.tip
+
+    def _walk(self, thread: Thread, census: _Census) -> None:
+        """Notes all objects of the trees. A tree of a version that was pruned meanwhile may lack some."""
+        reader, identity = ObjectReader(self._context, thread), thread.identity
+        waiting, seen = list(census.trees), set[bytes]()
+        while waiting:
+            digest = waiting.pop()
+            if digest in seen:
+                continue
+            seen.add(digest)
+            census.named.add(object_key(identity, digest, is_directory=True))
+            data = self._fetched(thread, partial(self._read, reader, digest))
+            for entry in parse_directory(data).entries:
+                if entry.kind == TREE_ENTRY_KIND_DIRECTORY:
+                    waiting.append(entry.digest)
+                for chunk, _ in chunks_of(entry):
+                    census.named.add(object_key(identity, chunk, is_directory=False))
+
+    def _fetched(self, thread: Thread, read: Callable[[], bytes]) -> bytes:
+        """Reads a directory. Fetches its pack if only the archive has it. Raises HistoryElsewhere, Corrupt."""
+        hooks = self._context.archive
+        try:
+            return self._context.settled(read)
+        except HistoryElsewhere as error:
+            if hooks is None or hooks.is_away() or "blobs" not in error.metadata:
+                raise
+            for sha256 in error.metadata["blobs"].split(","):
+                hooks.fetch_blob((thread.identity.namespace, thread.name), bytes.fromhex(sha256))
+        return self._context.settled(read)
+
+    def _read(self, reader: ObjectReader, digest: bytes) -> bytes:
+        with self._context.engine.read() as txn:
+            return reader.read(txn, digest, is_directory=True)
+
+    # -- removing objects ------------------------------------------------------------------------------------------
+
+    def _collect(self, thread: Thread, census: _Census, now_us: int, submit: Submit) -> None:
+        number, memory = thread.number, self._context.trees
+        young = {sequence for sequence, time_us in census.lists.items() if self._is_young(time_us, now_us)}
+        unnamed = {
+            key for sequence, found in census.placed.items() if sequence not in young
+            for key, _ in found if key not in census.named
+        }  # fmt: skip
+        waiting, since_us = memory.unnamed(number), self._since_us.get(number, 0)
+        if waiting is None or not since_us:
+            memory.watch(number, unnamed)
+            self._since_us[number] = now_us
+            return
+        if self._is_young(since_us, now_us):
+            return
+        doomed = sorted(waiting & unnamed)
+        for at in range(0, len(doomed), ROWS_A_WRITE):
+            some = doomed[at : at + ROWS_A_WRITE]
+            submit(Write(run=self._remove_rows(thread, census, some), background=True, frees_space=True))
+        memory.watch(number, unnamed - set(doomed))
+        self._since_us[number] = now_us
+        self._look_again(thread, census)
+
+    @staticmethod
+    def _is_young(time_us: int, now_us: int) -> bool:
+        return time_us > now_us - KEPT_S * SECOND_US
+
+    def _open(
+        self, txn: lmdb.Transaction, batch: Batch, thread: Thread, census: _Census
+    ) -> ThreadDraft | None:
+        """Returns the draft of a thread; None if it is not ours any more, or was saved with a tree since the census."""
+        identity = thread.identity
+        draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
+        if draft is None or draft.identity.number != identity.number:
+            return None
+        try:
+            draft.check_writable()
+        except NotOwner:  # it was given up meanwhile
+            return None
+        for sequence in range(census.tip + 1, draft.head.tip_sequence + 1):
+            record = blocks.get_entry(txn, identity.keys, sequence)
+            if record is None:
+                continue
+            entry = unpack(record, sequence)
+            if entry.header.kind == VERSION.number:
+                body = replay.open_metadata(identity, entry).checkpoint
+                if body.HasField("workspace") and body.workspace.digest not in census.trees:
+                    return None
+        return draft
+
+    def _remove_rows(
+        self, thread: Thread, census: _Census, keys: list[bytes]
+    ) -> Callable[[lmdb.Transaction, Batch], None]:
+        """Returns the write that removes rows, unless somebody asked for their objects meanwhile."""
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> None:
+            memory = self._context.trees
+            unnamed = memory.unnamed(thread.number) or set()
+            if self._open(txn, batch, thread, census) is None:
+                return
+            memory.forget(thread.number)  # a tree that was looked at before is looked at again
+            for key in keys:
+                if key in unnamed:
+                    txn.delete(key)
+
+        return run
+
+    # -- moving objects --------------------------------------------------------------------------------------------
+
+    def _move(self, thread: Thread, census: _Census, now_us: int, submit: Submit) -> None:
+        """Packs what lies badly. Raises DiskFull, Corrupt."""
+        reader = ObjectReader(self._context, thread)
+        chosen = self._choose(thread, reader, census, now_us)
+        if not chosen:
+            return
+        builders = {kind: PackBuilder(self._context, thread.identity) for kind in (True, False)}
+        sources = frozenset(chosen)
+        try:
+            for packed in self._packed(thread, reader, chosen):
+                made = builders[bool(packed.form & IS_DIRECTORY)].take(packed)
+                if made is not None:
+                    self._commit(thread, made, sources, submit)
+            for builder in builders.values():
+                if (made := builder.finish()) is not None:
+                    self._commit(thread, made, sources, submit)
+        finally:
+            for builder in builders.values():
+                builder.discard()
+        self._look_again(thread, census)
+
+    def _choose(
+        self, thread: Thread, reader: ObjectReader, census: _Census, now_us: int
+    ) -> dict[int, list[int]]:
+        """Returns the named objects that are to be moved: their places, by the sequences of their entries."""
+        found, inline, inline_bytes = dict[int, list[int]](), list[int](), 0
+        for sequence, rows_ in sorted(census.placed.items()):
+            if sequence not in census.lists or self._is_young(census.lists[sequence], now_us):
+                continue
+            with self._context.engine.read() as txn:
+                batch = reader.batch(txn, sequence)
+            named = [at for key, at in rows_ if key in census.named]
+            size_bytes = sum(batch.placed[at].stop - batch.placed[at].start for at in named)
+            if not batch.body.pack:
+                inline.append(sequence)
+                inline_bytes += size_bytes
+            else:
+                is_well_filled = size_bytes >= NAMED_PART * batch.body.packed_bytes
+                if not named or is_well_filled or not self._is_here(thread, batch.body.pack):
+                    continue
+            if self._left_bytes < size_bytes:
+                break
+            self._left_bytes -= size_bytes
+            found[sequence] = sorted(named)
+        if inline_bytes < INLINE_BYTES and len(inline) < INLINE_LISTS:
+            for sequence in inline:
+                found.pop(sequence, None)
+        return {sequence: places for sequence, places in found.items() if places}
+
+    def _is_here(self, thread: Thread, pack: bytes) -> bool:
+        with self._context.engine.read() as txn:
+            row = find_blob(txn, thread.identity, pack)
+        return row is not None and self._context.blob_files.is_here(thread.identity.uid, row.record.blob_id)
+
+    def _packed(
+        self, thread: Thread, reader: ObjectReader, chosen: dict[int, list[int]]
+    ) -> Iterator[PackedObject]:
+        for sequence, places in chosen.items():
+            for at in places:
+                with self._context.engine.read() as txn:
+                    batch = reader.batch(txn, sequence)
+                    placed = batch.placed[at]
+                    data = reader.packed(txn, batch, placed)
+                yield PackedObject(placed.digest, placed.form, placed.size_bytes, data)
+
+    def _commit(self, thread: Thread, made: Listed, sources: frozenset[int], submit: Submit) -> None:
+        context, identity, content = self._context, thread.identity, made.content()
+        assert made.pack is not None
+
+        def run(txn: lmdb.Transaction, batch: Batch) -> bool:
+            draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
+            if draft is None or draft.identity.number != identity.number:
+                return False
+            draft.check_writable()
+            time_us = draft.head.update_time_us  # nobody worked on the thread
+            with all_or_none(batch, draft):
+                put_listed(context, txn, batch, draft, made, content, time_us=time_us, moved=sources)
+            self._threads.keep_draft(batch, draft)
+            return True
+
+        submit(Write(run=run, background=True, is_alone=True))
+        with context.engine.read() as txn:
+            is_kept = find_blob(txn, identity, made.pack.sha256) is not None
+        if not is_kept:
+            discard(context, identity, [made.pack])
+
+    def _look_again(self, thread: Thread, census: _Census) -> None:
+        """Reads anew which rows lead to the entries of a census."""
+        with self._context.engine.read() as txn:
+            for sequence, found in census.placed.items():
+                census.placed[sequence] = [
+                    (key, at) for key, at in found
+                    if (place := find_place(txn, key)) is not None and place.sequence == sequence
+                ]  # fmt: skip
+
+    # -- removing entries and packs --------------------------------------------------------------------------------
+
+    def _remove_lists(self, thread: Thread, census: _Census, now_us: int, submit: Submit) -> None:
+        """Removes entries to which no row leads, with their packs."""
+        dead = sorted(
+            sequence for sequence, time_us in census.lists.items()
+            if not census.placed.get(sequence) and not self._is_young(time_us, now_us)
+        )  # fmt: skip
+        if not dead:
+            return
+        identity, before = thread.identity, thread.pruned
+        alive = sorted(census.lists.keys() - set(dead))
+        with self._pruner.alone(identity.namespace, identity.name):
+            for at in range(0, len(dead), LISTS_A_WRITE):
+                some = dead[at : at + LISTS_A_WRITE]
+                waiting = sorted([*alive, *dead[at + LISTS_A_WRITE :]])
+                run = partial(self._remove_some, thread, some, waiting)
+                submit(Write(run=run, background=True, is_alone=True, frees_space=True))
+            self._pruner.clear_up(thread.number, before)
+
+    def _remove_some(
+        self, thread: Thread, dead: list[int], alive: list[int], txn: lmdb.Transaction, batch: Batch
+    ) -> None:
+        context, identity = self._context, thread.identity
+        draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
+        if draft is None or draft.identity.number != identity.number:
+            return
+        draft.check_writable()
+        packs = self._packs(txn, draft, dead)
+        with all_or_none(batch, draft):
+            for pack in packs:
+                row = find_blob(txn, identity, pack)
+                if row is not None:
+                    remove_blob(context, txn, batch, draft, row)
+            removed = Pruned(objects=_joined(draft.pruned.objects, dead, alive))
+            after = draft.pruned.merged(removed)
+            metadata = EntryMetadata(pruned=after.to_message(), removed=removed.to_message())
+            time_us = draft.head.update_time_us  # nobody worked on the thread
+            entry = append(context, txn, draft, PRUNED, draft_content(metadata), time_us=time_us)
+            sums = dict([write_row(txn, draft, entry.head, identity.keys.pruned(), metadata.pruned)])
+            add_uncleared(txn, identity.number, draft.pruned, removed)
+            commit_entry(context, txn, batch, draft, entry, sums)
+        draft.pruned = after
+        self._threads.keep_draft(batch, draft)
+
+    @staticmethod
+    def _packs(txn: lmdb.Transaction, draft: ThreadDraft, dead: list[int]) -> list[bytes]:
+        """Returns the packs of entries."""
+        found = list[bytes]()
+        for sequence in dead:
+            record = blocks.get_entry(txn, draft.identity.keys, sequence)
+            if record is not None:
+                body = replay.open_metadata(draft.identity, unpack(record, sequence)).objects
+                found += [body.pack] if body.pack else []
+        return found
+
+
+def _joined(before: Ranges, dead: Iterable[int], alive: list[int]) -> Ranges:
+    """Returns the entries that go, with the gaps in which no list is left: as few ranges as possible."""
+    mine = [(sequence, sequence) for sequence in dead]
+    known = Ranges([*before.pairs(), *mine]).pairs()
+    gaps = [
+        (last + 1, first - 1) for (_, last), (first, _) in pairwise(known)
+        if bisect_right(alive, last) == bisect_right(alive, first)
+    ]  # fmt: skip
+    return Ranges([*mine, *gaps])

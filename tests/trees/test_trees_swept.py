@@ -1,0 +1,300 @@
+"""The danger: an object is collected while a version, a copy or an upload needs it, or is kept for ever. The clock is
+moved by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.daemon.clocks import MovedClock
+from tests.daemon.store import findings, make_store, prepared, rest, save_request, write
+from tests.messages import to_write
+from tests.trees.yard import KIB, Made, make, naming
+
+from stateward._operations.threads import spans_of
+from stateward.v1.checkpoint_pb2 import VersionRef
+from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
+from stateward.v1.workspace_pb2 import TreeRef
+from stateward.v1.workspace_service_pb2 import (
+    FindMissingRequest,
+    ObjectsBegin,
+    ReadObjectsRequest,
+    ReadTreeRequest,
+    StatWorkspaceRequest,
+    StatWorkspaceResponse,
+)
+from stateward.v1.write_pb2 import WriteOptions
+from stateward_sidecar.errors import BlobNotFound, InvalidField
+from stateward_sidecar.store.clean import objectsweep
+from stateward_sidecar.store.clean.objectsweep import KEPT_S
+from stateward_sidecar.store.kinds.objects import object_rows
+from stateward_sidecar.store.trees.incoming import open_objects
+
+NAMESPACE = "default"
+HOUR_S = KEPT_S + 1
+
+
+class Barn:
+    """An open store, and short words for what tests do with trees in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.clock = MovedClock()
+        self.directory = directory
+        self.version: dict[str, int] = {}
+        self.open()
+
+    def open(self) -> None:
+        self.store = make_store(self.directory, self.clock)
+        self.store.start()
+
+    def send(self, made: Made, thread: str = "t") -> None:
+        """As WorkspaceService does it."""
+        begin = ObjectsBegin(namespace=NAMESPACE, thread=thread, options=WriteOptions(create=ThreadOptions()))
+        found = self.store.blobs.find_thread(begin)
+        if found is None:
+            write(self.store, self.store.blobs.make_thread(begin))
+            found = self.store.blobs.find_thread(begin)
+        assert found is not None
+        sending = self.store.begin_objects(found, begin)
+        packs = sending.add(open_objects(made.objects(), "objects"))
+        for full in [*packs, *sending.finish()]:
+            write(self.store, lambda txn, batch, full=full: sending.commit(full, txn, batch))
+        sending.end()
+
+    def name(self, ref: TreeRef, thread: str = "t", objects: Any = (), **fields: Any) -> int:
+        """A version that names a tree."""
+        request = naming(ref, self.version.get(thread, 0), thread, objects)
+        request.namespace = NAMESPACE
+        request.MergeFrom(type(request)(**fields))
+        self.version[thread] = save_request(self.store, request).version
+        return self.version[thread]
+
+    def keep(self, made: Made, thread: str = "t", *, inline: bool = False) -> int:
+        if not inline:
+            self.send(made, thread)
+        return self.name(made.ref, thread, made.objects() if inline else ())
+
+    def missing(self, made: Made, thread: str = "t") -> int:
+        """How many objects the thread lacks, as a client asks."""
+        request = FindMissingRequest(
+            namespace=NAMESPACE, thread=thread, directories=list(made.directories), chunks=list(made.chunks)
+        )
+        found = self.store.read(self.store.trees.find_missing, request)
+        return sum(each.bit_count() for each in found.missing_directories + found.missing_chunks)  # type: ignore[attr-defined]
+
+    def is_whole(self, made: Made, version: int = 0, thread: str = "t") -> bool:
+        """Whether a tree can be listed and read, every byte of it."""
+        request = ReadTreeRequest(namespace=NAMESPACE, thread=thread, tree=made.ref.digest, max_bytes=64 << 20)
+        try:
+            if version:
+                request.ClearField("tree")
+                request.version.version = version
+            assert self.store.read(self.store.trees.read, request).tree == made.ref
+            chunks = ReadObjectsRequest(namespace=NAMESPACE, thread=thread, chunks=list(made.chunks))
+            found = [
+                each.data for answer in self.store.read(self.store.trees.objects, chunks) for each in answer.objects
+            ]
+        except BlobNotFound:
+            return False
+        return found == list(made.chunks.values())
+
+    def stat(self, thread: str = "t") -> StatWorkspaceResponse:
+        return self.store.read(self.store.trees.stat, StatWorkspaceRequest(namespace=NAMESPACE, thread=thread))
+
+    def prune(self, *versions: int, thread: str = "t") -> None:
+        request = PruneThreadRequest(namespace=NAMESPACE, thread=thread, versions=spans_of(versions))  # type: ignore[arg-type]
+        self.store.pruner.prune(request)
+
+    def sweep_later(self, seconds: float = HOUR_S, times: int = 1) -> None:
+        """Lets time pass, and sweeps."""
+        for _ in range(times):
+            self.clock.ahead_s += seconds
+            self.store.sweeper.sweep()
+
+    def files(self) -> int:
+        return sum(path.is_file() for path in (self.directory / "blobs").rglob("*"))
+
+    def stored(self, thread: str = "t") -> int:
+        with self.store.context.engine.read() as txn:
+            return int(self.store.threads.get(txn, NAMESPACE, thread).head.stored_bytes)
+
+    def check(self) -> None:
+        assert findings(self.store) == []
+
+
+@pytest.fixture
+def barn(tmp_path: Path) -> Iterator[Barn]:
+    opened = Barn(tmp_path)
+    yield opened
+    opened.store.close()
+
+
+def tree(name: str, files: int = 6, size: int = 2 * KIB) -> Made:
+    """A tree whose files nothing else has, and do not compress."""
+    return make({name.encode(): {b"%d" % number: os.urandom(size) for number in range(files)}})
+
+
+def test_objects_that_nothing_names_go_after_an_hour(barn: Barn) -> None:
+    """Not before, and with their packs, entries and bytes. Those of a version stay."""
+    kept, doomed = tree("kept"), tree("doomed")
+    barn.keep(kept)
+    before = barn.stored()
+    barn.send(doomed)
+    assert barn.files() == 4
+    barn.store.sweeper.sweep()
+    barn.sweep_later(HOUR_S / 2)
+    assert barn.missing(doomed) == 0
+    barn.sweep_later(times=4)
+    assert barn.files() == 2
+    assert barn.missing(doomed) == len(doomed.objects())
+    assert barn.stored() - before < 4 * KIB  # the entries of the upload and of its end stay for retries
+    assert barn.is_whole(kept)
+    with pytest.raises(InvalidField, match="does not have"):
+        barn.name(doomed.ref)
+    barn.keep(doomed)
+    assert barn.is_whole(doomed)
+    barn.check()
+
+
+def test_whoever_is_told_that_it_is_there_has_an_hour(barn: Barn) -> None:
+    """Each question keeps the objects for an hour more, also between two sweeps that would remove them."""
+    asked, silent = tree("asked"), tree("silent")
+    barn.send(asked)
+    barn.send(silent)
+    barn.sweep_later(times=1)
+    for _ in range(4):
+        barn.clock.ahead_s += HOUR_S - 60
+        assert barn.missing(asked) == 0
+        barn.sweep_later(61)
+    assert barn.missing(silent) == len(silent.objects())
+    barn.name(asked.ref)
+    assert barn.is_whole(asked)
+    barn.sweep_later(times=4)
+    assert barn.is_whole(asked, 1)
+    barn.check()
+
+
+def test_a_pruned_version_gives_its_objects_back(barn: Barn) -> None:
+    """What other retained versions name stays: shared files, tagged versions, other branches."""
+    first, second, third = tree("one"), tree("two"), tree("three")
+    barn.keep(first)
+    barn.keep(second)
+    barn.keep(third)
+    barn.prune(1)
+    barn.sweep_later(times=4)
+    assert not barn.is_whole(first)
+    assert barn.is_whole(second, 2)
+    assert barn.is_whole(third, 3)
+    assert barn.stat().trees == 2
+    barn.check()
+
+
+def test_a_pack_that_is_mostly_unnamed_is_packed_anew(barn: Barn) -> None:
+    """The rest is moved into a new pack, byte for byte, and the old one goes."""
+    tree_ = {b"d": {b"%d" % number: os.urandom(4 * KIB) for number in range(20)}}
+    first = make(tree_)
+    barn.keep(first)
+    second = make({b"d": {name: data for name, data in tree_[b"d"].items() if name in (b"1", b"2")}})
+    barn.keep(second)
+    barn.prune(1)
+    before = barn.stored()
+    barn.sweep_later(times=5)
+    assert barn.is_whole(second, 2)
+    assert barn.stored() < before / 2
+    assert barn.stat().chunks == 2
+    barn.check()
+
+
+def test_objects_in_entries_come_into_packs(barn: Barn) -> None:
+    """Once there are many: then the entries give their bytes back."""
+    trees = [tree(f"{number}", 2, 1 * KIB) for number in range(objectsweep.INLINE_LISTS)]
+    for each in trees[:-1]:
+        barn.keep(each, inline=True)
+    barn.sweep_later(times=3)
+    assert barn.files() == 0
+    barn.keep(trees[-1], inline=True)
+    barn.sweep_later(times=4)
+    assert barn.files() == 2
+    assert all(barn.is_whole(each, version) for version, each in enumerate(trees, 1))
+    barn.check()
+    barn.sweep_later(times=2)
+    with barn.store.context.engine.read() as txn:
+        thread = barn.store.threads.get(txn, NAMESPACE, "t")
+    assert len(thread.pruned.objects.pairs()) == 1
+    rest(barn.store)
+    barn.store.close()
+    barn.open()
+    assert all(barn.is_whole(each, version) for version, each in enumerate(trees, 1))
+    barn.check()
+
+
+def test_a_copy_keeps_what_its_source_gives_up(barn: Barn) -> None:
+    """Each thread has its own rows, and a second name of each pack."""
+    first, second = tree("one"), tree("two")
+    barn.keep(first)
+    barn.keep(second)
+    request = to_write(
+        ForkThreadRequest, namespace=NAMESPACE, thread="t", new_thread="copy", version=VersionRef(version=1)
+    )
+    barn.store.forker.fork(request)
+    barn.prune(1)
+    barn.sweep_later(times=4)
+    assert not barn.is_whole(first)
+    assert barn.is_whole(first, 1, "copy")
+    assert not barn.is_whole(second, thread="copy")
+    barn.check()
+
+
+def test_after_a_start_the_hour_begins_anew(barn: Barn) -> None:
+    """What was unnamed is forgotten with the process."""
+    doomed = tree("doomed")
+    barn.keep(tree("kept"))
+    barn.send(doomed)
+    barn.sweep_later(times=1)
+    rest(barn.store)
+    barn.store.close()
+    barn.clock.ahead_s += HOUR_S
+    barn.open()
+    barn.store.sweeper.sweep()
+    with barn.store.context.engine.read() as txn:
+        number = barn.store.threads.get(txn, NAMESPACE, "t").number
+    assert len(barn.store.context.trees.unnamed(number) or ()) == len(doomed.objects())
+    barn.sweep_later(times=2)
+    assert barn.missing(doomed) == len(doomed.objects())
+    barn.check()
+
+
+def test_a_save_that_was_checked_before_a_removal_is_checked_again(barn: Barn) -> None:
+    """Its objects went between the check and the write: the version is refused, and names nothing that is gone."""
+    barn.keep(tree("kept"))
+    doomed = tree("doomed")
+    barn.send(doomed)
+    barn.sweep_later(times=1)
+    request = naming(doomed.ref, 1)
+    request.namespace = NAMESPACE
+    save = prepared(barn.store, request)
+    with barn.store.context.engine.read() as txn:
+        number = barn.store.threads.get(txn, NAMESPACE, "t").number
+    # Nobody asks for an hour: the check of the save did, so this is a client that is slower than that.
+    keys = {key for key, _ in objects_of(barn) if key not in named_of(barn)}
+    barn.store.context.trees.watch(number, keys)
+    barn.sweep_later(times=2)
+    with pytest.raises(InvalidField, match="does not have"):
+        write(barn.store, save.run)
+    barn.check()
+
+
+def objects_of(barn: Barn) -> list[tuple[bytes, Any]]:
+    with barn.store.context.engine.read() as txn:
+        thread = barn.store.threads.get(txn, NAMESPACE, "t")
+        return list(object_rows(txn, thread.identity))
+
+
+def named_of(barn: Barn) -> set[bytes]:
+    with barn.store.context.engine.read() as txn:
+        thread = barn.store.threads.get(txn, NAMESPACE, "t")
+    return barn.store.sweeper._objects._count(thread).named
