@@ -91,6 +91,7 @@ from stateward.records import Put as Put
 from stateward.records import Record as Record
 from stateward.records import RecordPrefix as RecordPrefix
 from stateward.records import RecordsWritten as RecordsWritten
+from stateward.sessionkeys import session_key_from_vault as session_key_from_vault
 from stateward.signals import AnswerRefused as AnswerRefused
 from stateward.signals import Question as Question
 from stateward.signals import SchemaNotChecked as SchemaNotChecked

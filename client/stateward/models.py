@@ -337,6 +337,18 @@ class UnreadableThread(FromProto):
 
 
 @dataclass(frozen=True)
+class HeldThread(FromProto):
+    """What may be known of a held thread without its session key."""
+
+    uid: str
+    create_time: datetime | None
+    update_time: datetime | None
+    """When its journal last grew."""
+    stored_bytes: int
+    """Its size at rest."""
+
+
+@dataclass(frozen=True)
 class PruneResult:
     """The versions that a prune removed, or would remove."""
 

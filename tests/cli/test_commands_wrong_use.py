@@ -122,6 +122,7 @@ def test_no_daemon_at_the_default_place(tmp_path, monkeypatch):
         (["attach", "x", "--wait", "long"], "--wait"),
         (["detach", "x", "y"], "y"),
         (["threads", "--no-start"], "before the command: stateward --no-start threads"),
+        (["show", "t", "--session-key-file", "k"], "the command: stateward --session-key-file FILE show"),
     ],
 )
 def test_wrong_usage(arguments, told):

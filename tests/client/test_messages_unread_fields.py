@@ -51,6 +51,7 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (models.Orphan, thread_pb2.Orphan),
     (models.Tag, thread_pb2.Tag),
     (models.UnreadableThread, thread_pb2.UnreadableThread),
+    (models.HeldThread, thread_pb2.UnreadableThread),
     (options.ThreadOptions, thread_pb2.ThreadOptions),
     (records.RecordPrefix, record_pb2.RecordPrefix),
     (records.RecordsWritten, record_service_pb2.PutRecordsResponse),
@@ -61,7 +62,8 @@ LEFT_OUT = {
     admin.ServerInfo: {"max_request_items"},
     models.Branch: {"moved_version", "first_version"},
     models.MovedHead: {"receipt"},
-    models.UnreadableThread: {"reason"},
+    models.UnreadableThread: {"reason", "create_time", "update_time", "stored_bytes"},  # the last three: of held ones
+    models.HeldThread: {"thread", "reason", "message"},
     options.ThreadOptions: {"held_key"},  # a client with a session key sets it
     records.RecordsWritten: {"durability", "archived_sequence", "uid", "digest"},
 }

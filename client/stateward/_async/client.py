@@ -36,7 +36,7 @@ from stateward.durations import Duration, seconds
 from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.migrations import Migrations, Report
-from stateward.models import Checkpoint, Durability, Status, ThreadFilters, ThreadInfo
+from stateward.models import Checkpoint, Durability, HeldThread, Status, ThreadFilters, ThreadInfo
 from stateward.options import ThreadOptions
 from stateward.signals import Wake
 
@@ -302,6 +302,12 @@ class AsyncClient:
             threads.count_threads(self.namespace, updated_within, updated_after, updated_before)
         )
         return counts
+
+    async def held_threads(self) -> list[HeldThread]:
+        """Lists the held threads of the namespace, which no other list shows: uid, size and times of each, and no name.
+        Needs no session key."""
+        found: list[HeldThread] = await self._session.run(threads.held_threads(self.namespace))
+        return found
 
     # -- boards and locks ---------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from stateward.models import (
     Checkpoint,
     Durability,
     DurableResult,
+    HeldThread,
     MovedHead,
     PruneResult,
     Status,
@@ -54,6 +55,8 @@ from stateward.v1 import thread_service_pb2 as threads
 from stateward.v1.error_reason_pb2 import ERROR_REASON_LOCKED
 from stateward.v1.write_pb2 import Receipt
 
+PAGE_MAX = 1000
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
 GRACE_MAX_S = 3600.0
 # The deadline of a drain is this much longer than its grace time: the daemon answers when the grace time ends.
 DRAIN_MARGIN_S = 5.0
@@ -172,6 +175,18 @@ def read_threads(
     if into is not None:
         into.update((each.uid or each.message, each) for each in damaged(page.unreadable))
     return list(map(ThreadInfo.from_proto, page.threads))
+
+
+def held_threads(namespace: str) -> Operation[list[HeldThread]]:
+    """Returns what lists say of held threads, the most recently changed first."""
+    request, found = threads.ListThreadsRequest(namespace=namespace, page_size=PAGE_MAX), dict[str, HeldThread]()
+    while True:
+        page: threads.ListThreadsResponse = yield Call("ListThreads", request)
+        held = [each for each in page.unreadable if each.reason == ERROR_REASON_LOCKED]
+        found.update((each.uid, HeldThread.from_proto(each)) for each in held)
+        request.page_token = page.next_page_token
+        if not request.page_token:
+            return sorted(found.values(), key=lambda each: each.update_time or _LONG_AGO, reverse=True)
 
 
 def damaged(found: Iterable[thread_pb2.UnreadableThread]) -> list[thread_pb2.UnreadableThread]:

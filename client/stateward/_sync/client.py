@@ -37,7 +37,7 @@ from stateward.durations import Duration, seconds
 from stateward.events import Event
 from stateward.handoff import Handoff
 from stateward.migrations import Migrations, Report
-from stateward.models import Checkpoint, Durability, Status, ThreadFilters, ThreadInfo
+from stateward.models import Checkpoint, Durability, HeldThread, Status, ThreadFilters, ThreadInfo
 from stateward.options import ThreadOptions
 from stateward.signals import Wake
 
@@ -303,6 +303,12 @@ class Client:
             threads.count_threads(self.namespace, updated_within, updated_after, updated_before)
         )
         return counts
+
+    def held_threads(self) -> list[HeldThread]:
+        """Lists the held threads of the namespace, which no other list shows: uid, size and times of each, and no name.
+        Needs no session key."""
+        found: list[HeldThread] = self._session.run(threads.held_threads(self.namespace))
+        return found
 
     # -- boards and locks ---------------------------------------------------------------------------------------------
 

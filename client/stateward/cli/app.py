@@ -67,6 +67,13 @@ def globals_(
     no_start: Annotated[
         bool, typer.Option("--no-start", help="Fail if the daemon does not run, and never start it.")
     ] = False,
+    session_key_file: Annotated[
+        str | None,
+        typer.Option(
+            "--session-key-file", metavar="FILE", envvar="STATEWARD_SESSION_KEY_FILE", show_envvar=False,
+            help="The session key of the held threads that the command is about, in hex digits.",
+        ),
+    ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -86,10 +93,11 @@ def globals_(
     it there before. If there is neither, it looks at $XDG_RUNTIME_DIR/stateward/stateward.sock, else at
     /run/stateward/stateward.sock, or /tmp/stateward-UID/stateward.sock for users who may not write /run (on macOS
     $TMPDIR instead of /run). To a daemon that asks for tokens it sends the first one in the file $STATEWARD_TOKEN_FILE.
+    A held thread opens with the session key in the file $STATEWARD_SESSION_KEY_FILE, or that of --session-key-file.
     To a port with TLS it connects with the files $STATEWARD_TLS_CA, $STATEWARD_TLS_CERT and $STATEWARD_TLS_KEY.
     `stateward COMMAND --help` prints the options and examples of a command.
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    context.obj = Globals(target, namespace, may_start=not no_start)
+    context.obj = Globals(target, namespace, may_start=not no_start, session_key_file=session_key_file)
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -177,8 +185,11 @@ def _explain_usage(error: Any) -> int:
 def _belongs(message: str, path: str) -> str:
     """Returns where an option belongs that no command has, because it stands before the command."""
     program, _, command = path.partition(" ")
-    is_it = bool(command) and message.startswith("No such option: --no-start")
-    return f"; it stands before the command: {program} --no-start {command}" if is_it else ""
+    found = re.match(r"No such option: (--no-start|--session-key-file)", message)
+    if found is None or not command:
+        return ""
+    value = " FILE" if found[1] == "--session-key-file" else ""
+    return f"; it stands before the command: {program} {found[1]}{value} {command}"
 
 
 def _meant(message: str, context: Any) -> str:

@@ -93,16 +93,22 @@ class ForkSource(_message.Message):
     def __init__(self, thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class UnreadableThread(_message.Message):
-    __slots__ = ("uid", "thread", "reason", "message")
+    __slots__ = ("uid", "thread", "reason", "message", "create_time", "update_time", "stored_bytes")
     UID_FIELD_NUMBER: _ClassVar[int]
     THREAD_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     uid: str
     thread: str
     reason: _error_reason_pb2.ErrorReason
     message: str
-    def __init__(self, uid: _Optional[str] = ..., thread: _Optional[str] = ..., reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    create_time: _timestamp_pb2.Timestamp
+    update_time: _timestamp_pb2.Timestamp
+    stored_bytes: int
+    def __init__(self, uid: _Optional[str] = ..., thread: _Optional[str] = ..., reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class UnreadablePart(_message.Message):
     __slots__ = ("version", "key", "anchor", "message")

@@ -20,8 +20,10 @@ from stateward.errors import StatewardError, ThreadsUnreadable
 from stateward.models import Access
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from stateward import Client, ThreadInfo
-    from stateward.models import ThreadFilters
+    from stateward.models import HeldThread, ThreadFilters
 
 DEFAULT_LIMIT = 50
 PAGE_MAX = 1000
@@ -72,6 +74,9 @@ def threads(
     min_step: Annotated[int | None, typer.Option(metavar="N", help="Only those at this step or later.")] = None,
     max_step: Annotated[int | None, typer.Option(metavar="N", help="Only those at this step or earlier.")] = None,
     count: Annotated[bool, typer.Option("--count", help="Print only the number of threads, by status.")] = False,
+    held: Annotated[
+        bool, typer.Option("--held", help="Only held threads, which no other list shows: uid, times and size.")
+    ] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=0, metavar="N", help="At most N threads; 0 = all.")
     ] = DEFAULT_LIMIT,
@@ -100,6 +105,12 @@ def threads(
         "min_step": min_step if step is None else step,
         "max_step": max_step if step is None else step,
     }
+    if held:
+        if count or any(each not in (None, "", [], {}) for each in filters.values()):
+            raise typer.BadParameter("it stands alone: nothing else of a held thread is known", param_hint="--held")
+        with connect(context, target, namespace) as client:
+            _print_held(client.held_threads(), limit, client.namespace, as_json=as_json)
+        return
     is_filtered = any(each not in (None, "", [], {}) for each in filters.values())
     is_all = count or not limit
     filters["page_size"] = PAGE_MAX if is_all else min(limit + 1, PAGE_MAX)
@@ -132,6 +143,37 @@ def threads(
     if has_more:
         note(f"there are more than {limit} threads; --limit 0 lists all")
     end_with(problem)
+
+
+def _print_held(found: list[HeldThread], limit: int, where: str, *, as_json: bool) -> None:
+    shown = found[:limit] if limit else found
+    if as_json:
+        print_json(
+            [
+                {
+                    "uid": each.uid,
+                    "create_time": _iso(each.create_time),
+                    "update_time": _iso(each.update_time),
+                    "stored_bytes": each.stored_bytes,
+                }
+                for each in shown
+            ]
+        )
+    elif shown:
+        rows = [(each.uid, _ago(each.update_time), _ago(each.create_time), size(each.stored_bytes)) for each in shown]
+        print_table(("UID", "CHANGED", "MADE", "STORED"), rows, right=("STORED",))
+    else:
+        note(f"no held threads in namespace {where!r}")
+    if len(found) > len(shown):
+        note(f"there are {len(found):,} held threads; --limit 0 lists all")
+
+
+def _iso(when: datetime | None) -> str | None:
+    return when.isoformat() if when is not None else None
+
+
+def _ago(when: datetime | None) -> str:
+    return time_ago(when) if when is not None else "?"
 
 
 def count_elsewhere(client: Client) -> str:

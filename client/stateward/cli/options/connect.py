@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +20,7 @@ from stateward.errors import ThreadNotFound, ThreadsUnreadable
 if TYPE_CHECKING:
     from stateward import Client
 
+SESSION_KEY_MIN, SESSION_KEY_MAX = 16, 64
 # A person waits; an agent's client has more patience.
 READY_TIMEOUT_S = 3.0
 # Somebody who presses Tab waits for less, and a shell that hangs is worse than one that completes nothing.
@@ -34,6 +37,7 @@ class Globals:
     target: str | None
     namespace: str | None
     may_start: bool = True
+    session_key_file: str | None = None
 
 
 def connect(
@@ -65,7 +69,27 @@ def connect(
     session = client._session
     if session.settings.keeper is None:
         session.settings = replace(session.settings, waits_for_socket=False)
+    if given.session_key_file:
+        client._session = session.holding(read_session_key(given.session_key_file))
     return client
+
+
+def read_session_key(file: str) -> bytes:
+    """Returns the session key of held threads in a file: 32 to 128 hex digits."""
+    path = Path(file)
+    try:
+        is_exposed = path.stat().st_mode & stat.S_IRWXO and stat.S_ISREG(path.stat().st_mode)
+        text = path.read_text(encoding="ascii").strip()
+        key = bytes.fromhex(text)
+    except OSError as error:
+        raise CommandError(f"cannot read the session key in {file}: {error.strerror}") from None
+    except ValueError:
+        raise CommandError(f"{file} is no session key: it must have 32 to 128 hex digits") from None
+    if not SESSION_KEY_MIN <= len(key) <= SESSION_KEY_MAX:
+        raise CommandError(f"{file} is no session key: it has {len(text)} hex digits instead of 32 to 128")
+    if is_exposed:
+        raise CommandError(f"every user of this machine may use the session key in {file}; run: chmod o= {file}")
+    return key
 
 
 @contextmanager

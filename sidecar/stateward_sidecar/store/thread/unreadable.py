@@ -6,7 +6,7 @@ They are named, so that no list lacks anything without a word.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 
 import lmdb
@@ -17,7 +17,7 @@ from stateward_sidecar.errors import Corrupt, KeyUnavailable, Locked, reason_num
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.heldkeys import locked
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import Thread, head_uid
+from stateward_sidecar.store.thread.thread import Thread, head_uid, load_outline
 from stateward_sidecar.telemetry import log_damage
 
 # How many parts whose names the damage hides are named one by one on a page.
@@ -97,10 +97,22 @@ class Unreadable:
             return
         if not isinstance(error, Locked):
             log_damage("thread left out of a list", error)
-        self._found[number] = UnreadableThread(
+        found = self._found[number] = UnreadableThread(
             uid=uid.hex() or error.metadata.get("uid", ""), thread=error.metadata.get("thread", ""),
             message=error.message, reason=reason_number(error.reason),
         )  # fmt: skip
+        if isinstance(error, Locked):
+            found.thread = ""  # the call has not named it
+            with suppress(Corrupt, KeyUnavailable):
+                self._outline(found, number, uid)
+
+    def _outline(self, found: UnreadableThread, number: int, uid: bytes) -> None:
+        namespace = self._context.keystore.namespace_by_id(self._namespace_id)
+        outline = load_outline(self._txn, namespace, number, uid) if namespace is not None else None
+        if outline is not None:
+            found.create_time.FromMicroseconds(outline.create_time_us)
+            found.update_time.FromMicroseconds(outline.update_time_us)
+            found.stored_bytes = outline.stored_bytes
 
     def _is_elsewhere(self, uid: bytes) -> bool:
         """Returns whether the thread is known to belong to another namespace."""
