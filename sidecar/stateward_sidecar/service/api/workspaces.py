@@ -27,7 +27,7 @@ from stateward.v1.workspace_service_pb2 import (
 )
 from stateward_sidecar.errors import DeadlineExceeded, InvalidField, OutcomeUnknown, StatewardError
 from stateward_sidecar.service.admission.streams import Places
-from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.calls import INLINE_BYTES_MAX, Calls
 from stateward_sidecar.service.calls.making import ENTRY_BYTES, thread_of
 from stateward_sidecar.service.calls.status import saying_expected
 from stateward_sidecar.service.checks import check
@@ -183,7 +183,8 @@ class WorkspaceService:
         is_kept = False
         try:
             run: Callable[[lmdb.Transaction, Batch], WriteObjectsResponse] = partial(write.commit, full)
-            size_bytes = full.content.size_bytes + 2 * ENTRY_BYTES
+            # On the writer's thread: the rows of thousands of objects would keep the loop from other calls.
+            size_bytes = max(full.content.size_bytes + 2 * ENTRY_BYTES, INLINE_BYTES_MAX + 1)
             # Alone: else an entry of the same transaction would be archived only with the pack.
             answer = await self._written(
                 write, lambda: self._calls.write(run, None, size_bytes=size_bytes, is_alone=True)

@@ -44,7 +44,7 @@ from stateward_sidecar.store.journal.kind import Carried, Kind
 from stateward_sidecar.store.journal.views import view_head
 from stateward_sidecar.store.kinds.blob import BLOB
 from stateward_sidecar.store.kinds.effect import EFFECT, effect_key, put_effect
-from stateward_sidecar.store.kinds.objects import OBJECTS, open_batch, put_rows
+from stateward_sidecar.store.kinds.objects import OBJECTS, keys_of, open_batch, put_rows
 from stateward_sidecar.store.kinds.record import RECORDS, put_record, record_key, share_out
 from stateward_sidecar.store.kinds.record import index_expiry as index_records_expiry
 from stateward_sidecar.store.kinds.ref import HEADS, TAG_SET
@@ -187,12 +187,12 @@ class Hidden:
 
         Their pack is there already. ``time_us``: 0 = that of the entry before it.
         """
-        metadata = EntryMetadata.FromString(content.metadata)
+        identity, metadata = self.draft.identity, EntryMetadata.FromString(content.metadata)
+        keyed = keys_of(identity, open_batch(identity, metadata, content.edits).placed)
 
         def put(txn: lmdb.Transaction) -> None:
             sequence = self.append(txn, OBJECTS, content, time_us or self.draft.head.update_time_us).sequence
-            placed = open_batch(self.draft.identity, metadata, content.edits).placed
-            put_rows(txn, self.draft.identity, sequence, placed)
+            put_rows(txn, self.draft.identity, sequence, keyed)
 
         return put, content.size_bytes
 

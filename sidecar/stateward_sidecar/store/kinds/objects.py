@@ -75,7 +75,7 @@ class ObjectsKind(Kind):
         """The rows of its objects, unless other entries have them, too."""
         if is_whole:
             opened = open_batch(draft.identity, metadata, _second(draft.identity, entry))
-            put_rows(txn, draft.identity, entry.header.sequence, opened.placed)
+            put_rows(txn, draft.identity, entry.header.sequence, keys_of(draft.identity, opened.placed))
 
 
 OBJECTS = ObjectsKind()
@@ -93,24 +93,29 @@ def find_place(txn: lmdb.Transaction, key: bytes) -> Place | None:
     return Place(*layout.unpack_object(row)) if row is not None else None
 
 
-def put_rows(txn: lmdb.Transaction, identity: Identity, sequence: int, placed: list[Placed]) -> None:
-    """Puts the rows of the objects of an entry, where there are none."""
-    txn.put(layout.objects_key(identity.number), layout.PRESENT)
-    found = sorted(
-        (object_key(identity, each.digest, is_directory=bool(each.form & IS_DIRECTORY)),
-         layout.pack_object(sequence, index))
+Keyed = list[tuple[bytes, int]]
+"""Keys of the rows of an entry's objects with their places, in the order of the keys."""
+
+
+def keys_of(identity: Identity, placed: list[Placed]) -> Keyed:
+    """Returns the keys of the rows of an entry's objects. It is called outside the writer if they may be thousands."""
+    return sorted(
+        (object_key(identity, each.digest, is_directory=bool(each.form & IS_DIRECTORY)), index)
         for index, each in enumerate(placed)
     )  # fmt: skip
+
+
+def put_rows(txn: lmdb.Transaction, identity: Identity, sequence: int, keyed: Keyed) -> None:
+    """Puts the rows of the objects of an entry, where there are none."""
+    txn.put(layout.objects_key(identity.number), layout.PRESENT)
+    pack = layout.pack_object
     with txn.cursor() as cursor:
-        cursor.putmulti(found, overwrite=False)
+        cursor.putmulti([(key, pack(sequence, index)) for key, index in keyed], overwrite=False)
 
 
-def move_rows(
-    txn: lmdb.Transaction, identity: Identity, sequence: int, placed: list[Placed], source: AbstractSet[int]
-) -> None:
+def move_rows(txn: lmdb.Transaction, sequence: int, keyed: Keyed, source: AbstractSet[int]) -> None:
     """Has the rows of objects lead to a new entry, if they lead to one of the ``source`` now."""
-    for index, each in enumerate(placed):
-        key = object_key(identity, each.digest, is_directory=bool(each.form & IS_DIRECTORY))
+    for key, index in keyed:
         place = find_place(txn, key)
         if place is not None and place.sequence in source:
             txn.put(key, layout.pack_object(sequence, index))
@@ -138,7 +143,7 @@ def find_again(txn: lmdb.Transaction, draft: ThreadDraft, gone: AbstractSet[byte
         entry = unpack(record, sequence)
         if entry.header.kind == OBJECTS.number and sequence not in draft.pruned.objects and not entry.is_husk:
             opened = open_batch(identity, replay.open_metadata(identity, entry), _second(identity, entry))
-            put_rows(txn, identity, sequence, opened.placed)
+            put_rows(txn, identity, sequence, keys_of(identity, opened.placed))
 
 
 def object_rows(txn: lmdb.Transaction, identity: Identity) -> Iterator[tuple[bytes, Place]]:

@@ -33,13 +33,13 @@ from stateward_sidecar.store.blobs.blobrows import put_blob
 from stateward_sidecar.store.blobs.blobwrite import Sealing
 from stateward_sidecar.store.journal.journal import append, commit_entry
 from stateward_sidecar.store.kinds.blob import BLOB
-from stateward_sidecar.store.kinds.objects import OBJECTS, move_rows, put_rows
+from stateward_sidecar.store.kinds.objects import OBJECTS, Keyed, keys_of, move_rows, put_rows
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Identity, ThreadDraft
 
 # A pack is full with so many bytes or objects. The list of its objects fits into an entry (INLINE_EDITS_MAX), and its
 # rows are put in one transaction, for which other writes wait.
-PACK_BYTES, PACK_OBJECTS_MAX = 8 << 20, 4096
+PACK_BYTES, PACK_OBJECTS_MAX = 8 << 20, 2048
 
 
 class Listed:
@@ -52,6 +52,7 @@ class Listed:
         self.pack = pack
         self._batch = objects.batch(data)
         self._placed = place_batch(self._batch, SALT_BYTES if pack is not None else 0)
+        self._keyed: tuple[int, Keyed] = -1, []
 
     def metadata(self) -> EntryMetadata:
         """The first part of the entry."""
@@ -70,10 +71,19 @@ class Listed:
     ) -> None:
         """Puts the rows of the objects. ``moved``: the objects come from these entries, and only those whose rows lead
         there get one."""
+        keyed = self.make_keys(identity)
         if moved:
-            move_rows(txn, identity, sequence, self._placed, moved)
+            move_rows(txn, sequence, keyed, moved)
         else:
-            put_rows(txn, identity, sequence, self._placed)
+            put_rows(txn, identity, sequence, keyed)
+
+    def make_keys(self, identity: Identity) -> Keyed:
+        """Returns the keys of the rows, made once: outside the writer, if possible."""
+        number, keyed = self._keyed
+        if number != identity.number:
+            keyed = keys_of(identity, self._placed)
+            self._keyed = identity.number, keyed
+        return keyed
 
 
 class PackBuilder:
@@ -128,6 +138,7 @@ class PackBuilder:
         record.is_segment = record.is_pack = True
         record.preview = b""
         made = Listed(self._objects, record)
+        made.make_keys(self._identity)
         self._sealing, self._objects, self._pending = None, ObjectList(), bytearray()
         return made
 
