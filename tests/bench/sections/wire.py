@@ -33,6 +33,7 @@ LONE, CLIENT, HYDRATE, FLIGHT, PROCESSES = (
 )  # fmt: skip
 IN_FLIGHT, AGENTS, THREADS = 64, 16, 32
 BLOCK, REPETITIONS, AGENTS_S = 20, 7, 3.0
+QUICK_AGENTS = 2  # each is an interpreter that imports the client
 
 
 def measure(field: Field, payload: Payload, effort: Effort) -> Iterator[Section]:
@@ -182,18 +183,19 @@ with Client(sys.argv[1]) as client:
 
 def _many_processes(section: Section, field: Field, effort: Effort) -> None:
     found: dict[str, list[tuple[float, float]]] = {wire: [] for wire in WIRES}
-    seconds, numbers = 0.5 if effort.quick else AGENTS_S, itertools.count()
+    agents, seconds = (QUICK_AGENTS, 0.5) if effort.quick else (AGENTS, AGENTS_S)
+    numbers = itertools.count()
     for _ in range(1 if effort.quick else 3):
         for wire in WIRES:
             with forced(wire):
-                found[wire].append(_run_agents(field, f"{wire}-{next(numbers)}", seconds))
+                found[wire].append(_run_agents(field, f"{wire}-{next(numbers)}", seconds, agents))
     _add_rates(section, PROCESSES, found)
 
 
-def _run_agents(field: Field, mark: str, seconds: float) -> tuple[float, float]:
+def _run_agents(field: Field, mark: str, seconds: float, count_of_agents: int) -> tuple[float, float]:
     commands = (
         [sys.executable, "-c", AGENT, field.daemon.target, f"{mark}-{number}", str(seconds)]
-        for number in range(AGENTS)
+        for number in range(count_of_agents)
     )
     with ExitStack() as stack:
         agents = [
