@@ -26,6 +26,7 @@ from stateward.errors import ThreadNotFound
 from stateward.testing import Daemon, run_daemon
 
 PATIENCE_S = 120
+LEASE_S = 2  # the other machine waits for it
 
 
 class Session(Protocol):
@@ -262,8 +263,9 @@ class Life:
 
 async def live(adapter: str, root: Path, size_bytes: int, step_bytes: int) -> Life:
     """The whole life of a session of so many bytes."""
-    life, archive = Life(adapter, step_bytes), (root / "bucket").as_uri()
-    with run_daemon(root / "one", archive=archive, accept_local_key=True) as one:
+    life = Life(adapter, step_bytes)
+    flags = {"archive": (root / "bucket").as_uri(), "accept_local_key": True, "archive_lease": LEASE_S}
+    with run_daemon(root / "one", **flags) as one:
         await life.grow(one, "long", size_bytes // 2)
         one.kill()
         one.start()
@@ -274,7 +276,7 @@ async def live(adapter: str, root: Path, size_bytes: int, step_bytes: int) -> Li
             assert await session.load("copy") == life.texts
         await _archived(one)
         one.kill()
-        with run_daemon(root / "two", key_file=one.key_file, archive=archive, accept_local_key=True) as two:
+        with run_daemon(root / "two", key_file=one.key_file, **flags) as two:
             before = list(life.texts)
             await life.grow(two, "long", size_bytes + step_bytes)
             life.texts = before
