@@ -261,7 +261,10 @@ def _make_parts(
         StoreOptions(
             directory=settings.data_dir, key=key, root=root, map_bytes=settings.map_bytes,
             cache_bytes=cache_bytes, fetch=opening.fetch_namespace if opening is not None else None,
-            limits=Limits(state_bytes=settings.max_state_bytes, message_bytes=settings.max_state_bytes),
+            limits=Limits(
+                state_bytes=settings.max_state_bytes, message_bytes=settings.max_state_bytes,
+                workspace_bytes=settings.max_workspace_bytes,
+            ),
         ),
         delivery.deliver, on_fatal,
     )  # fmt: skip

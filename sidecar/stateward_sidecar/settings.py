@@ -101,6 +101,7 @@ class Settings:
     memory_bytes: int  # 0 = what the control group and the machine allow
     cache_bytes: int  # 0 = derived from the memory limit
     max_state_bytes: int
+    max_workspace_bytes: int
     sweep_interval_s: float
     held_for_s: float  # how long a held thread stays open after its last call
     log_level: str
@@ -266,6 +267,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--cache-size", metavar="SIZE", help="memory for hot states (default: 64MiB, or an eighth of the memory limit)")
     add("--max-state-size", metavar="SIZE", help="largest state and message (default: 64MiB)")
+    add(
+        "--max-workspace-size", metavar="SIZE",
+        help="how much the trees of files of a thread may take, as stored; 0 = no limit (default: 16GiB)",
+    )
     add("--sweep-interval", metavar="TIME", help="how often retention and expiry are applied (default: 30)")
     add(
         "--held-for",
@@ -340,13 +345,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 _KEY_NAMES = {"key", "key_file"}
 _NUMBERS = (
-    "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "held_for",
+    "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "max_workspace_size", "sweep_interval",
+    "held_for",
     "archive_interval", "archive_puts", "archive_lease", "archive_check", "idle_exit",
 )  # fmt: skip
 NAMES = (
     "data_dir", "listen", "no_frames", "key_file", "key", "token_file", "access", "archive", "default_durability",
-    "owner_id", "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "sweep_interval", "log_level",
-    "log_format", "held_for",
+    "owner_id", "grace", "map_size", "memory_limit", "cache_size", "max_state_size", "max_workspace_size",
+    "sweep_interval", "log_level", "log_format", "held_for",
     "archive_interval", "archive_puts", "archive_lease", "archive_check", "accept_local_key", "archive_must_exist",
     "archive_put_back", "metrics", "metrics_remote", "traces", "idle_exit", "log_file", "audit_log",
     "debuggable",
@@ -446,7 +452,8 @@ def _settings(given: Mapping[str, Any], environment: Mapping[str, str]) -> Setti
         owner_id=str(given.get("owner_id") or socket.gethostname()),
         grace_s=_seconds(given, "grace", 10.0), map_bytes=map_bytes, memory_bytes=memory_bytes,
         cache_bytes=_size(given, "cache_size", 0),
-        max_state_bytes=state_bytes, sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
+        max_state_bytes=state_bytes, max_workspace_bytes=_size(given, "max_workspace_size", 16 << 30),
+        sweep_interval_s=_seconds(given, "sweep_interval", 30.0),
         held_for_s=_seconds(given, "held_for", 600.0),
         log_level=_choice(given, "log_level", LEVELS, "info"),
         log_format=_choice(given, "log_format", LOG_FORMATS, "auto"), archive=archive,

@@ -23,7 +23,7 @@ from itertools import pairwise
 
 import lmdb
 
-from stateward.storage.v1.journal_pb2 import EntryMetadata
+from stateward.storage.v1.journal_pb2 import EntryMetadata, ObjectsBody
 from stateward.v1.workspace_pb2 import TREE_ENTRY_KIND_DIRECTORY
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.entry import unpack
@@ -372,17 +372,19 @@ class ObjectSweeper:
         if draft is None or draft.identity.number != identity.number:
             return
         draft.check_writable()
-        packs = self._packs(txn, draft, dead)
+        bodies, gone_bytes = self._bodies(txn, draft, dead), 0
         with all_or_none(batch, draft):
-            for pack in packs:
-                row = find_blob(txn, identity, pack)
+            for body in bodies:
+                row = find_blob(txn, identity, body.pack) if body.pack else None
                 if row is not None:
                     remove_blob(context, txn, batch, draft, row)
+                gone_bytes += row.record.stored_bytes if row is not None else body.packed_bytes
             removed = Pruned(objects=_joined(draft.pruned.objects, dead, alive))
             after = draft.pruned.merged(removed)
             metadata = EntryMetadata(pruned=after.to_message(), removed=removed.to_message())
             time_us = draft.head.update_time_us  # nobody worked on the thread
             entry = append(context, txn, draft, PRUNED, draft_content(metadata), time_us=time_us)
+            entry.head.object_bytes = max(entry.head.object_bytes - gone_bytes, 0)
             sums = dict([write_row(txn, draft, entry.head, identity.keys.pruned(), metadata.pruned)])
             add_uncleared(txn, identity.number, draft.pruned, removed)
             commit_entry(context, txn, batch, draft, entry, sums)
@@ -390,14 +392,13 @@ class ObjectSweeper:
         self._threads.keep_draft(batch, draft)
 
     @staticmethod
-    def _packs(txn: lmdb.Transaction, draft: ThreadDraft, dead: list[int]) -> list[bytes]:
-        """Returns the packs of entries."""
-        found = list[bytes]()
+    def _bodies(txn: lmdb.Transaction, draft: ThreadDraft, dead: list[int]) -> list[ObjectsBody]:
+        """Returns the first parts of entries."""
+        found = list[ObjectsBody]()
         for sequence in dead:
             record = blocks.get_entry(txn, draft.identity.keys, sequence)
             if record is not None:
-                body = replay.open_metadata(draft.identity, unpack(record, sequence)).objects
-                found += [body.pack] if body.pack else []
+                found.append(replay.open_metadata(draft.identity, unpack(record, sequence)).objects)
         return found
 
 

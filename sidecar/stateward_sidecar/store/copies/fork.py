@@ -391,7 +391,13 @@ class Forker:
             if record is not None:
                 self._put_first(request, source, copy, EntryMetadata(blob=record), partial(copy.blob, record))
             metadata = EntryMetadata(objects=body)
-            self._put_first(request, source, copy, metadata, lambda made: copy.objects(made)[0], content)
+            stored_bytes = record.stored_bytes if record is not None else body.packed_bytes
+            put = partial(self._objects_of, copy, stored_bytes)
+            self._put_first(request, source, copy, metadata, put, content)
+
+    @staticmethod
+    def _objects_of(copy: Hidden, stored_bytes: int, content: EntryContent) -> Put:
+        return copy.objects(content, stored_bytes)[0]
 
     def _put_first(
         self, request: ForkThreadRequest, source: Thread, copy: Hidden, metadata: EntryMetadata,

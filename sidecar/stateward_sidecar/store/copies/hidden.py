@@ -182,10 +182,11 @@ class Hidden:
 
         return put
 
-    def objects(self, content: EntryContent, *, time_us: int = 0) -> tuple[Put, int]:
+    def objects(self, content: EntryContent, stored_bytes: int, *, time_us: int = 0) -> tuple[Put, int]:
         """Returns the put of an entry that lists objects of trees, with their rows, and its size in bytes.
 
-        Their pack is there already. ``time_us``: 0 = that of the entry before it.
+        Their pack is there already. ``stored_bytes``: what they take at rest. ``time_us``: 0 = that of the entry before
+        it.
         """
         identity, metadata = self.draft.identity, EntryMetadata.FromString(content.metadata)
         keyed = keys_of(identity, open_batch(identity, metadata, content.edits).placed)
@@ -193,6 +194,7 @@ class Hidden:
         def put(txn: lmdb.Transaction) -> None:
             sequence = self.append(txn, OBJECTS, content, time_us or self.draft.head.update_time_us).sequence
             put_rows(txn, self.draft.identity, sequence, keyed)
+            self.draft.head.object_bytes += stored_bytes
 
         return put, content.size_bytes
 

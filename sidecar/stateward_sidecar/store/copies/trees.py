@@ -124,7 +124,7 @@ class IncomingObjects:
             return
         hidden, time_us = self._hidden, self._hidden.draft.head.update_time_us
         hidden.put(hidden.blob(made.pack, draft_content(EntryMetadata(blob=made.pack)), time_us))
-        hidden.put(*hidden.objects(made.content(), time_us=time_us))
+        hidden.put(*hidden.objects(made.content(), made.stored_bytes, time_us=time_us))
 
     def check(self, tree: TreeRef) -> None:
         """Raises InvalidField unless all objects of a tree came."""

@@ -33,6 +33,7 @@ class Limits:
 
     state_bytes: int = 64 << 20
     message_bytes: int = 64 << 20
+    workspace_bytes: int = 0  # of the trees of a thread, as stored; 0 = no limit
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.usage import Reserved
 from stateward_sidecar.store.trees.objectread import ObjectReader
-from stateward_sidecar.store.trees.packs import Listed, PackBuilder, put_listed
+from stateward_sidecar.store.trees.packs import Listed, PackBuilder, check_room, put_listed
 from stateward_sidecar.store.trees.treecheck import Named
 
 
@@ -94,9 +94,12 @@ class ObjectsWrite:
             return full
 
     def _reserve(self, full: list[FullPack]) -> None:
-        made = sum(each.listed.pack.stored_bytes for each in full if each.listed.pack is not None)
+        made = sum(each.listed.stored_bytes for each in full)
+        made += sum(builder.stored_bytes for builder in self._builders.values())
         try:
-            self._reserved.take(made + sum(builder.stored_bytes for builder in self._builders.values()))
+            # As the thread is now: packs before these are committed by now.
+            check_room(self._context, self.thread.head.object_bytes, made, self.thread.identity)
+            self._reserved.take(made)
         except BaseException:
             for each in full:
                 self.discard_pack(each)

@@ -28,6 +28,8 @@ from stateward_sidecar.codec.objects import (
     padded_bytes,
     place_batch,
 )
+from stateward_sidecar.errors import QuotaExceeded
+from stateward_sidecar.measures import events
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.blobs.blobrows import put_blob
 from stateward_sidecar.store.blobs.blobwrite import Sealing
@@ -53,6 +55,11 @@ class Listed:
         self._batch = objects.batch(data)
         self._placed = place_batch(self._batch, SALT_BYTES if pack is not None else 0)
         self._keyed: tuple[int, Keyed] = -1, []
+
+    @property
+    def stored_bytes(self) -> int:
+        """What they take at rest."""
+        return self.pack.stored_bytes if self.pack is not None else self.packed_bytes
 
     def metadata(self) -> EntryMetadata:
         """The first part of the entry."""
@@ -149,12 +156,26 @@ class PackBuilder:
             self._sealing = None
 
 
+def check_room(context: Context, taken: int, more: int, identity: Identity) -> None:
+    """Raises QuotaExceeded if the trees of a thread would take more than they may."""
+    most = context.limits.workspace_bytes
+    if most and taken + more > most:
+        events.limits["workspace_bytes"] += 1
+        raise QuotaExceeded(
+            f"the trees of thread {identity.name!r} may take {most:,} bytes (--max-workspace-size) and take {taken:,}; "
+            f"this would take {more:,} more. Prune versions: what no version names goes within two hours",
+            limit="workspace_bytes", thread=identity.name, namespace=identity.namespace, maximum=most, used=taken,
+        )  # fmt: skip
+
+
 def put_listed(
     context: Context, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, listed: Listed, content: EntryContent,
     *, time_us: int = 0, is_bounded: bool = False, moved: AbstractSet[int] = frozenset(),
 ) -> int:  # fmt: skip
     """Puts the entries and rows of objects, whose pack is durable. Returns the sequence of the entry that lists them.
     The caller keeps the draft. ``time_us``: see ``append``."""
+    if is_bounded:
+        check_room(context, draft.head.object_bytes, listed.stored_bytes, draft.identity)
     if (record := listed.pack) is not None:
         entry = append(context, txn, draft, BLOB, draft_content(EntryMetadata(blob=record)), time_us=time_us)
         entry.head.stored_bytes += record.stored_bytes
@@ -167,5 +188,6 @@ def put_listed(
     entry = append(context, txn, draft, OBJECTS, content, time_us=time_us)
     sequence = entry.header.sequence
     listed.put_rows(txn, draft.identity, sequence, moved)
+    entry.head.object_bytes += listed.stored_bytes
     commit_entry(context, txn, batch, draft, entry, {}, is_bounded=is_bounded)
     return sequence
