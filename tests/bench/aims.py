@@ -192,7 +192,9 @@ def _logs(report: Report) -> list[Aim]:
             Aim(f"{case} of a long log, x a short one", 1.1, section.find(logs.LARGE, case, "x_small"))
             for case in (logs.APPEND, logs.HYDRATE)
         ),
+        Aim("takeover of a long log, x a short one", 1.1, section.find(logs.LARGE, logs.TAKEOVER, "x_small")),
         Aim("stored, a long transcript, x message bytes", 0.35, section.find(logs.LARGE, logs.TRANSCRIPT, "x_new")),
+        Aim("the same, 10 versions kept, x message bytes", 0.35, section.find(logs.LARGE, logs.PRUNED, "x_new")),
         Aim("memory for a long log", 64, None if grown is None else grown / (1 << 20), "MiB"),
     ]
 
