@@ -84,6 +84,11 @@ def resident_bytes(tree: StateTree) -> int:
     )
 
 
+def loose_bytes(tree: StateTree) -> int:
+    """Returns how many bytes of entries of logs are in memory."""
+    return sum(log.entries.loose_bytes for log in tree.logs.values())
+
+
 def counted_bytes(tree: StateTree) -> int:
     """Returns the size that the limit on states counts: without segments, and without what will be segments soon."""
     return resident_bytes(tree) - sum(sealable_bytes(log.entries) for log in tree.logs.values())

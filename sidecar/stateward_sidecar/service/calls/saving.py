@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
@@ -13,6 +14,8 @@ from stateward_sidecar.store.versions.save import SaveWrite
 
 # Saves up to this size are prepared on the event loop: to hand them to a worker would cost more.
 INLINE_BYTES_MAX = 64 << 10
+# How long a save waits at most until entries before it have left memory, and how often it looks.
+CROWDED_WAIT_S, CROWDED_LOOK_S = 2.0, 0.005
 
 
 class Saving:
@@ -34,8 +37,10 @@ class Saving:
         if not self._is_inline(request):
             return None
         known = self._store.threads.cached(request.namespace, request.thread)
+        if known is None or known.is_crowded:
+            return None
         save = SaveWrite(self._store.context, self._store.threads, request, named, ahead=ahead)
-        return save if known is not None and save.prepare_hot(known) else None
+        return save if save.prepare_hot(known) else None
 
     def begin_late(self, request: SaveRequest, named: Sequence[Named]) -> SaveWrite | None:
         """Returns a small save that is prepared with its batch (``SaveWrite.prepare_late``), if everything that it
@@ -43,7 +48,7 @@ class Saving:
         if message_bytes.get() > INLINE_BYTES_MAX:
             return None
         known = self._store.threads.cached(request.namespace, request.thread)
-        if known is None:
+        if known is None or known.is_crowded:
             return None
         save = SaveWrite(self._store.context, self._store.threads, request, named)
         return save if save.is_hot(known) else None
@@ -53,6 +58,7 @@ class Saving:
 
         ``ahead``: the number of saves of the same thread before it in its batch.
         """
+        await self._wait_for_room(request)
         save = self.prepare_hot(request, named, ahead)
         if save is None:
             is_large = message_bytes.get() > ASIDE_BYTES
@@ -60,6 +66,16 @@ class Saving:
             save = SaveWrite(store.context, store.threads, request, named, is_large=is_large, ahead=ahead)
             await self._calls.read(self._prepare_now, save)
         return save
+
+    async def _wait_for_room(self, request: SaveRequest) -> None:
+        """Waits for the segments of a log that grows faster than they are made."""
+        left_s = CROWDED_WAIT_S
+        while left_s > 0:
+            known = self._store.threads.cached(request.namespace, request.thread)
+            if known is None or not known.is_crowded:
+                return
+            await asyncio.sleep(CROWDED_LOOK_S)
+            left_s -= CROWDED_LOOK_S
 
     @staticmethod
     def _is_inline(request: SaveRequest) -> bool:

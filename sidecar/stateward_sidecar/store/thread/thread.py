@@ -140,6 +140,7 @@ class Thread:
     plain_saves: int = 0  # saves since the last load of a dictionary that went without one, as it was not in memory
     is_deleted: bool = False
     snapshot_pending: bool = False
+    is_crowded: bool = False  # many entries wait for the snapshot that is being made: saves should wait, too
     # What this disk knows of the thread in the archive; None = the thread was never claimed there.
     archive: ArchiveRow | None = None
     archived_sequence: int = 0  # may be ahead of the row, which is written only now and then

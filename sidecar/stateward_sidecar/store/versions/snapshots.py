@@ -33,7 +33,7 @@ from stateward.storage.v1.head_pb2 import BranchHead
 from stateward_sidecar.codec import parts
 from stateward_sidecar.codec.compress import Dictionary
 from stateward_sidecar.codec.snapshot import to_snapshot
-from stateward_sidecar.codec.state import StateTree, counted_bytes, has_segments
+from stateward_sidecar.codec.state import StateTree, counted_bytes, has_segments, loose_bytes
 from stateward_sidecar.errors import (
     Corrupt,
     DiskFull,
@@ -123,6 +123,9 @@ WEIGHT_MIN_BYTES, WEIGHT_SEALED_BYTES = 32 << 10, 1 << 20
 # A snapshot repeats what is in the edits. Made after edits of once its size, snapshots took a quarter of the bytes of
 # all recorded runs, and in long runs more than the edits.
 WEIGHT_BY_SIZE = 2
+# While so many bytes of entries wait to become segments, saves wait for these (``Thread.is_crowded``). Each snapshot
+# names all segments of a log, so one of 10 GB takes its time, and entries that come meanwhile stay in memory.
+CROWDED_BYTES = 16 << 20
 # A snapshot of a larger state takes memory from the budget: the state in one piece, compressed, and as sealed rows.
 COUNTED_FROM_BYTES, MEMORY_SHARE = 4 << 20, 3
 
@@ -175,6 +178,8 @@ class Snapshots:
         may, because what saves wait for, or what frees memory, does not count.
         """
         branch = thread.branches.get(branch_name)
+        if thread.snapshot_pending and saved is not None:
+            thread.is_crowded = loose_bytes(saved.tree) > CROWDED_BYTES
         if branch is None or thread.snapshot_pending or thread.is_deleted:
             return
         known = saved.tree if saved is not None and saved.version == branch.version else None
@@ -215,7 +220,7 @@ class Snapshots:
         except Exception:  # noqa: BLE001  (nobody waits for this task, so the error is logged and counted)
             failures.note("snapshot", uid=thread.identity.uid.hex())
         finally:
-            thread.snapshot_pending = False
+            thread.snapshot_pending = thread.is_crowded = False
         if is_stored:
             self._look_again(thread, branch)
 
