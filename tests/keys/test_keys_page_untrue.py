@@ -33,13 +33,15 @@ def test_services_take_the_commands(
     made("new", short / "key")
     with run_daemon(short / "data", key_file=short / "key", archive=f"file://{short}/bucket") as daemon:
         old_id = key_of(daemon)
+        with daemon.client() as client:
+            client.thread("t").append("log", 1, durability="archived")
         daemon.stop()
     kinds, count = set(), 0
     for words in commands():
         for place, own in (
             ("/etc/stateward", str(short)), ("awskms:alias/agents", aws.given),
             ("s3://my-bucket/agents", f"{short}/bucket"), ("0123456789abcdef", old_id),
-            ("/var/lib/stateward", str(short)),
+            ("/var/lib/stateward", str(short)), ("team-a", "default"),
         ):  # fmt: skip
             words = [word.replace(place, own) for word in words]
         if words[0] == "stateward":
@@ -50,8 +52,11 @@ def test_services_take_the_commands(
                 words[3] = words[3].replace("key", "next")
             if "--data-dir" in words:  # data of another daemon
                 words = [word.replace(f"{short}/data", f"{short}/alone") for word in words]
-                with run_daemon(short / "alone", key_file=short / "key"):
-                    pass
+                if not (short / "alone").exists():
+                    with run_daemon(short / "alone", key_file=short / "key") as daemon, daemon.client() as client:
+                        client.thread("t").append("log", 1)
+            if words[2] == "retire" and words[3].startswith("--"):
+                words.append("--force")  # in place of 20 minutes
             made(*words[2:])
             count += 1
         else:
@@ -62,7 +67,7 @@ def test_services_take_the_commands(
             if settings.key.path is not None:
                 assert open_key(settings.key).archive_id
     assert kinds == {"awskms", "vault", "command"}
-    assert count == 9
+    assert count == 16
 
 
 def test_the_rule_is_one() -> None:
