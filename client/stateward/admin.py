@@ -190,6 +190,17 @@ class Compaction(FromProto):
 
 
 @dataclass(frozen=True)
+class Rekeyed(FromProto):
+    """A thread under another data key."""
+
+    old_uid: str
+    """32 hex digits."""
+    uid: str
+    entries: int
+    """Entries of the journal that were sealed anew."""
+
+
+@dataclass(frozen=True)
 class VerifyProgress(FromProto):
     """Progress of a verification, with the newest finding."""
 

@@ -99,7 +99,7 @@ TABLE: dict[str, Any] = {
     "drain": "counts what is not archived, see test_drain_command", "doctor": NO_THREAD, "stats": NO_THREAD,
     "compact": NO_THREAD,
     "keys": NO_THREAD, "keys new": NO_THREAD, "keys wrap": NO_THREAD, "keys list": NO_THREAD,
-    "keys rotate": NO_THREAD, "keys retire": NO_THREAD,
+    "keys rotate": NO_THREAD, "keys retire": NO_THREAD, "keys rekey": ONE_BY_NAME,
     "token": NO_THREAD, "token new": NO_THREAD, "token list": NO_THREAD,
     "token revoke": NO_THREAD, "audit-log": NO_THREAD,
     "audit-log check": NO_THREAD, "conformance": NO_THREAD, "demo": NO_THREAD, "status": NO_THREAD,

@@ -372,6 +372,7 @@ NOT_ASKING = {
     "keys new": "refuses a file that exists",
     "keys rotate": "adds a key that opens the archive; data without one need the new key from then on",
     "keys retire": "refuses while a sidecar uses the key; whoever has it can be given the new one",
+    "keys rekey": "seals the same content under another key; what is removed is the old key",
     "keys wrap": "refuses a file that exists, and leaves the key file as it is",
     "token new": "adds a token; the others stay",
     "token revoke": "who revokes a token is in a hurry, and makes a new one as easily",

@@ -313,6 +313,7 @@ def test_a_head_that_is_put_back_after_its_key_is_gone(tmp_path: Path) -> None:
         head.write_bytes(old)
         with run_daemon(tmp_path / "b", **flags) as second, second.client() as other:
             assert list(other.thread("t").hydrate().logs["log"]) == [1]
+        head.write_bytes(old)
         keys("retire", *place, "--force")
         assert head.read_bytes() != old
         new = head.read_bytes()

@@ -34,8 +34,9 @@ from stateward_sidecar.service.methods import METHODS
 WORK = {
     "AcquireLease", "Attach", "BatchSave", "BeginEffect", "CollectGarbage", "Compact", "CompleteEffect",
     "DeleteBranch", "DeleteEffects", "DeleteRecords", "DeleteTag", "DeleteThread", "ForkThread", "ImportThread",
-    "MoveBranch", "PruneThread", "PutEffects", "PutRecords", "ReleaseLease", "RenewEffect", "RenewLease",
-    "RestoreArchive", "RunCalls", "Save", "SendSignal", "SetTag", "UpdateThread", "Write", "WriteBlob", "WriteObjects",
+    "MoveBranch", "PruneThread", "PutEffects", "PutRecords", "RekeyThread", "ReleaseLease", "RenewEffect",
+    "RenewLease", "RestoreArchive", "RunCalls", "Save", "SendSignal", "SetTag", "UpdateThread", "Write", "WriteBlob",
+    "WriteObjects",
 }  # fmt: skip
 SERVICES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, call_service_pb2,

@@ -47,7 +47,10 @@ READS = {
     "CountThreads", "Watch", "WaitDurable", "ReadDigests",
 }  # fmt: skip
 # They need an archive, or end the daemon. None of them has a field for a token, which the test of fields checks.
-ELSEWHERE = {"Attach", "Detach", "RepairThread", "RestoreArchive", "CollectGarbage", "Compact", "Drain", "RunCalls"}
+ELSEWHERE = {
+    "Attach", "Detach", "RepairThread", "RestoreArchive", "CollectGarbage", "Compact", "Drain", "RekeyThread",
+    "RunCalls",
+}  # fmt: skip
 
 
 def rows() -> dict[str, str]:

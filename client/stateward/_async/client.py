@@ -29,7 +29,7 @@ from stateward._operations.saving import PreparedSave
 from stateward._operations.signals import SignalReader
 from stateward._operations.steps import ThreadRef, new_request_id
 from stateward._operations.streams import WatchReader, verify
-from stateward.admin import Compaction, Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
+from stateward.admin import Compaction, Diagnoses, DrainResult, Rekeyed, ServerInfo, Stats, VerifyProgress
 from stateward.arguments import function, instance, several, text
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
@@ -255,6 +255,15 @@ class AsyncClient:
         Agents go on saving meanwhile. It needs as much free space as the data take.
         """
         return await self._session.run(threads.compact())
+
+    async def rekey(self, thread: str) -> Rekeyed:
+        """Gives a thread another data key, under another uid: all of it is sealed anew, and the old key is destroyed.
+
+        Versions, branches, tags, records, effects, signals, blobs, leases and claims stay as they are. Digests change,
+        so a program that is in the middle of a save gets VersionMismatch, or UidMismatch, and reads the thread again.
+        Other calls on the thread wait meanwhile.
+        """
+        return await self._session.run(threads.rekey(self.namespace, thread))
 
     # -- many threads -------------------------------------------------------------------------------------------------
 

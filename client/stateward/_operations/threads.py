@@ -20,7 +20,7 @@ from stateward._operations.steps import (
     unchanged,
     version_ref,
 )
-from stateward.admin import Compaction, Diagnoses, DrainResult, ServerInfo, Stats
+from stateward.admin import Compaction, Diagnoses, DrainResult, Rekeyed, ServerInfo, Stats
 from stateward.arguments import instance, message, several, text, whole_number
 from stateward.durations import Duration, seconds, span
 from stateward.errors import (
@@ -465,6 +465,12 @@ def diagnose(probe_bucket: bool) -> Operation[Diagnoses]:
 def compact() -> Operation[Compaction]:
     """Returns what a compaction of the daemon's data file did."""
     return Compaction.from_proto((yield Call("Compact", admin.CompactRequest(), COMPACT_DEADLINE_S)))
+
+
+def rekey(namespace: str, thread: str) -> Operation[Rekeyed]:
+    """Returns what came of a change of a thread's data key."""
+    request = admin.RekeyThreadRequest(namespace=namespace, thread=thread)
+    return Rekeyed.from_proto((yield Call("RekeyThread", request, COMPACT_DEADLINE_S)))
 
 
 def drain(grace: Duration | None, undo: bool) -> Operation[DrainResult]:

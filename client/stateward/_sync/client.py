@@ -30,7 +30,7 @@ from stateward._sync.boards import Board
 from stateward._sync.leases import HeldLease
 from stateward._sync.records import Records
 from stateward._sync.thread import TakenThread, Thread
-from stateward.admin import Compaction, Diagnoses, DrainResult, ServerInfo, Stats, VerifyProgress
+from stateward.admin import Compaction, Diagnoses, DrainResult, Rekeyed, ServerInfo, Stats, VerifyProgress
 from stateward.arguments import function, instance, several, text
 from stateward.blobs import DEFAULT_THRESHOLD_BYTES
 from stateward.durations import Duration, seconds
@@ -256,6 +256,15 @@ class Client:
         Agents go on saving meanwhile. It needs as much free space as the data take.
         """
         return self._session.run(threads.compact())
+
+    def rekey(self, thread: str) -> Rekeyed:
+        """Gives a thread another data key, under another uid: all of it is sealed anew, and the old key is destroyed.
+
+        Versions, branches, tags, records, effects, signals, blobs, leases and claims stay as they are. Digests change,
+        so a program that is in the middle of a save gets VersionMismatch, or UidMismatch, and reads the thread again.
+        Other calls on the thread wait meanwhile.
+        """
+        return self._session.run(threads.rekey(self.namespace, thread))
 
     # -- many threads -------------------------------------------------------------------------------------------------
 

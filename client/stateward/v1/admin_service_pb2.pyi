@@ -225,6 +225,26 @@ class VerifyFinding(_message.Message):
     message: str
     def __init__(self, reason: _Optional[_Union[_error_reason_pb2.ErrorReason, str]] = ..., namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., sequence: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
+class RekeyThreadRequest(_message.Message):
+    __slots__ = ("namespace", "thread", "expected_uid")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    THREAD_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_UID_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    thread: str
+    expected_uid: str
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., expected_uid: _Optional[str] = ...) -> None: ...
+
+class RekeyThreadResponse(_message.Message):
+    __slots__ = ("old_uid", "uid", "entries")
+    OLD_UID_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    old_uid: str
+    uid: str
+    entries: int
+    def __init__(self, old_uid: _Optional[str] = ..., uid: _Optional[str] = ..., entries: _Optional[int] = ...) -> None: ...
+
 class CompactRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -55,6 +55,11 @@ class AdminServiceStub(object):
                 request_serializer=stateward_dot_v1_dot_admin__service__pb2.CompactRequest.SerializeToString,
                 response_deserializer=stateward_dot_v1_dot_admin__service__pb2.CompactResponse.FromString,
                 _registered_method=True)
+        self.RekeyThread = channel.unary_unary(
+                '/stateward.v1.AdminService/RekeyThread',
+                request_serializer=stateward_dot_v1_dot_admin__service__pb2.RekeyThreadRequest.SerializeToString,
+                response_deserializer=stateward_dot_v1_dot_admin__service__pb2.RekeyThreadResponse.FromString,
+                _registered_method=True)
         self.Drain = channel.unary_unary(
                 '/stateward.v1.AdminService/Drain',
                 request_serializer=stateward_dot_v1_dot_admin__service__pb2.DrainRequest.SerializeToString,
@@ -102,6 +107,17 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RekeyThread(self, request, context):
+        """Gives a thread another data key, under another uid: all of it is sealed anew, and then the name leads to the new one.
+        The old uid is deleted and its key destroyed, so whoever had the old key cannot read what comes. Numbers stay, with
+        leases, claims and request ids; digests change, so a caller that expects one reads the thread again. Other calls on
+        the thread wait meanwhile. FEATURE_UNAVAILABLE: the thread is held, entries of it were set aside on this disk, or it
+        is larger than 256 MiB and there is no archive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drain(self, request, context):
         """Prepares the machine for removal. The daemon reports that it is not ready, and refuses new work with
         SHUTTING_DOWN. It archives what is committed, then detaches every thread. Reads continue. A call with `undo` or a
@@ -142,6 +158,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Compact,
                     request_deserializer=stateward_dot_v1_dot_admin__service__pb2.CompactRequest.FromString,
                     response_serializer=stateward_dot_v1_dot_admin__service__pb2.CompactResponse.SerializeToString,
+            ),
+            'RekeyThread': grpc.unary_unary_rpc_method_handler(
+                    servicer.RekeyThread,
+                    request_deserializer=stateward_dot_v1_dot_admin__service__pb2.RekeyThreadRequest.FromString,
+                    response_serializer=stateward_dot_v1_dot_admin__service__pb2.RekeyThreadResponse.SerializeToString,
             ),
             'Drain': grpc.unary_unary_rpc_method_handler(
                     servicer.Drain,
@@ -263,6 +284,33 @@ class AdminService(object):
             '/stateward.v1.AdminService/Compact',
             stateward_dot_v1_dot_admin__service__pb2.CompactRequest.SerializeToString,
             stateward_dot_v1_dot_admin__service__pb2.CompactResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RekeyThread(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stateward.v1.AdminService/RekeyThread',
+            stateward_dot_v1_dot_admin__service__pb2.RekeyThreadRequest.SerializeToString,
+            stateward_dot_v1_dot_admin__service__pb2.RekeyThreadResponse.FromString,
             options,
             channel_credentials,
             insecure,

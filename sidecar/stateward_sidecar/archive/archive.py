@@ -28,6 +28,7 @@ from stateward_sidecar.archive.objects.start import BOOT_ID_BYTES, find_former_b
 from stateward_sidecar.archive.own.completing import Completer
 from stateward_sidecar.archive.own.history import History
 from stateward_sidecar.archive.own.reconcile import Reconciler, set_back
+from stateward_sidecar.archive.own.rekey import ThreadRekeyer
 from stateward_sidecar.archive.own.takeover import Attacher
 from stateward_sidecar.archive.requests.metered import Wire
 from stateward_sidecar.archive.requests.places import Place
@@ -50,6 +51,7 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.namespacekeys import NamespaceKeys
+from stateward_sidecar.store.copies.rekey import Rekeyed
 from stateward_sidecar.store.journal.finding import check_history, fenced_by
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.context import ArchiveHooks
@@ -92,6 +94,7 @@ class Archive:
         self._remover = Remover(self.state, self.fetcher, self.reconciler, self.attacher, self._shipper)
         self._expirer = Expirer(self.state, self.fetcher, self.reconciler, self.attacher, self._remover)
         self._locked = LockedThreads(self.state, self.fetcher)
+        self._rekeyer = ThreadRekeyer(self.state, self.fetcher, self.reconciler)
         self.schedule = Schedule(self.state, self.lanes, self._ship)
         self.leaver = Leaver(self.state, self._shipper, self._ship)
         context.archive = hooks
@@ -196,6 +199,17 @@ class Archive:
         if thread is not None and thread.archive is not None and thread.identity.uid == uid:
             place = self.state.place(thread.identity.namespace_keys, thread.name)
             self.state.keys.renew_held(slot, place, thread.archive.head.created_epoch)
+
+    def rekey(self, namespace: str, name: str, expected_uid: str = "") -> Rekeyed:
+        """Gives a thread another data key. See ``ThreadRekeyer``."""
+        def give_up() -> None:
+            self._check_running()
+            self.attacher.own((namespace, name), must_exist=True)
+            self._completer.complete((namespace, name))
+            self.state.store.pruner.resume()
+            self.detach(namespace, name)
+
+        return self._rekeyer.rekey((namespace, name), give_up, expected_uid)
 
     def remove_locked(self, namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> None:
         """See ``LockedThreads.remove_expired``."""

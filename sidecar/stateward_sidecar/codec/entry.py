@@ -143,6 +143,18 @@ class Entry:
         packed = cipher.decrypt(self._nonce(METADATA_PART), sealed, _place(self._clear, uid, METADATA_PART, b""))
         return decompress(header.metadata_compression, packed, header.metadata_bytes)
 
+    def open_packed(self, cipher: Cipher, uid: bytes, dictionary_digest: bytes = b"") -> tuple[bytes, bytes]:
+        """Opens both parts, and leaves them compressed. The second is empty if the record has none. Raises Corrupt."""
+        sealed = memoryview(self.record)
+        metadata = cipher.decrypt(
+            self._nonce(METADATA_PART), sealed[self._clear_end + NONCE_BYTES : self._edits_start],
+            _place(self._clear, uid, METADATA_PART, b""),
+        )  # fmt: skip
+        if len(sealed) == self._edits_start:
+            return metadata, b""
+        place = _place(self._clear, uid, EDITS_PART, dictionary_digest)
+        return metadata, cipher.decrypt(self._nonce(EDITS_PART), sealed[self._edits_start :], place)
+
     def open_edits(self, cipher: Cipher, uid: bytes, dictionary: Dictionary | None = None) -> bytes:
         """Opens the second part: a serialized Diff. The caller passes the dictionary that the header names."""
         header = self.header
@@ -161,6 +173,41 @@ class Entry:
 
     def _nonce(self, part: int) -> bytes:
         return _part_nonce(self.record[self._clear_end : self._clear_end + NONCE_BYTES], part)
+
+
+def reseal(
+    entry: Entry, old: tuple[Cipher, bytes], new: tuple[Cipher, bytes], previous_digest: bytes, edits: bytes | None,
+    dictionaries: tuple[bytes, bytes], metadata: bytes | None,
+) -> tuple[EntryHeader, bytes]:  # fmt: skip
+    """Returns the header and the record of an entry under another key and uid: the same content of the same size.
+
+    ``edits``: the second part as the digest covers it; None = it was cut off, or shall be. ``dictionaries``: the
+    digests of its dictionary there and here. ``metadata``: other metadata than the entry has. Raises Corrupt.
+    """
+    cipher, uid = new
+    kept = entry if edits is not None else Entry(entry.header, entry.husk(), entry._clear_end)
+    packed, packed_edits = kept.open_packed(*old, dictionaries[0])
+    header = EntryHeader()
+    header.CopyFrom(entry.header)
+    header.previous_digest = previous_digest
+    if metadata is None:
+        metadata = decompress(header.metadata_compression, packed, header.metadata_bytes)
+    else:
+        header.metadata_compression, packed = compress(metadata, level=METADATA_LEVEL)
+        header.metadata_bytes, header.metadata_stored_bytes = len(metadata), len(packed) + TAG_BYTES
+    if edits is None:  # its digest cannot be made again, and nobody can compare it
+        header.digest = cipher.digest(length_prefixed(b"cut", entry.header.digest))
+    else:
+        header.digest = entry_digest(cipher, header, metadata, content_hash(edits))
+    head = header.SerializeToString()
+    clear = _PREFIX.pack(MAGIC, FORMAT, SUITE_AES_256_GCM, len(head)) + head
+    nonce = new_nonce()
+    nonce = nonce[:-1] + bytes((nonce[-1] & 0xFE,))
+    parts = [clear, nonce, cipher.encrypt(nonce, packed, _place(clear, uid, METADATA_PART, b""))]
+    if edits is not None and header.edit_bytes and not header.parts_id:
+        place = _place(clear, uid, EDITS_PART, dictionaries[1])
+        parts.append(cipher.encrypt(_part_nonce(nonce, EDITS_PART), packed_edits, place))
+    return header, b"".join(parts)
 
 
 def sequence_of(record: Bytes) -> int:

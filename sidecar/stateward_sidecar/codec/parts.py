@@ -60,6 +60,19 @@ def piece_digest(cipher: Cipher, magic: bytes, first: Bytes, *place: Bytes) -> b
     return digest
 
 
+def reseal_piece(
+    old: tuple[Cipher, bytes], new: tuple[Cipher, bytes], magic: bytes, piece: Bytes, index: int, place: bytes,
+    digest: bytes,
+) -> bytes:  # fmt: skip
+    """Returns a piece under another key and uid. ``digest``: of its version there; empty = it has none. Raises
+    Corrupt."""
+    plain = open_record(old[0], magic, piece, _INDEX.pack(index), old[1], place)
+    if digest:
+        compression, size_bytes, pieces, _ = _HEAD.unpack_from(plain)
+        plain = _HEAD.pack(compression, size_bytes, pieces, digest) + plain[_HEAD.size :]
+    return seal_record(new[0], magic, plain, _INDEX.pack(index), new[1], place)
+
+
 def open_pieces(
     cipher: Cipher, magic: bytes, rows: Iterator[Bytes], *place: Bytes, dictionary: Dictionary | None = None
 ) -> tuple[bytes, bytes]:

@@ -168,6 +168,7 @@ METHODS = {
     "GetStats": READ,
     "Verify": READ,
     "Compact": WORK,
+    "RekeyThread": WORK,
     "Drain": UPKEEP,
     "Diagnose": READ,
     # ArchiveService

@@ -40,6 +40,7 @@ from stateward_sidecar.store.clean.tally import count_all
 from stateward_sidecar.store.copies.exporting import Exporter
 from stateward_sidecar.store.copies.fork import Forker
 from stateward_sidecar.store.copies.importing import Importer
+from stateward_sidecar.store.copies.rekey import Rekeyer
 from stateward_sidecar.store.items.effectlist import EffectList
 from stateward_sidecar.store.items.effects import Effects
 from stateward_sidecar.store.items.leases import Leases
@@ -146,7 +147,7 @@ class Store:
         self.record_puts = RecordPuts(context, self.threads)
         self.record_list = RecordList(context, self.threads)
         self.deleter = Deleter(context, self.threads)
-        names = NameLock()
+        names = self._names = NameLock()
         self.recovery = Recovery(context, self.threads, self.deleter)
         self.forker = Forker(context, self.threads, self.deleter, names)
         self.exporter = Exporter(context, self.threads)
@@ -207,6 +208,11 @@ class Store:
     def rewrapper(self) -> Rewrapper:
         """Follows changes of keys of namespaces."""
         return Rewrapper(self.context)
+
+    @cached_property
+    def rekeyer(self) -> Rekeyer:
+        """Gives threads another data key."""
+        return Rekeyer(self.context, self.threads, self.deleter, self._names, self.pruner.resume)
 
     @cached_property
     def compactor(self) -> Compactor:

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +20,10 @@ import typer
 
 from stateward._version import install_command
 from stateward.cli.options.catalog import CONTEXT
-from stateward.cli.options.connect import JsonOption
+from stateward.cli.options.connect import JsonOption, TargetOption, ThreadArgument, connect
+from stateward.cli.options.connect import NamespaceOption as ConnectNamespaceOption
 from stateward.cli.show.output import CommandError, clean, counted, note, print_json, say
+from stateward.cli.show.ticker import Ticker
 
 KEY_BYTES = 32
 TOOL = "stateward_sidecar.keytool"
@@ -258,6 +261,34 @@ def retire(
     if not as_json:
         say(f"{key_id} does not open the archive any more")
     _tell_keys(found, as_json=as_json)
+
+
+@keys.command(short_help="Give a thread another data key, and destroy the old one.")
+def rekey(
+    context: typer.Context,
+    thread: ThreadArgument,
+    as_json: JsonOption = False,
+    namespace: ConnectNamespaceOption = None,
+    target: TargetOption = None,
+) -> None:
+    """Give a thread another data key, and destroy the old one. Needs the daemon; with an archive, one that may own it.
+
+    All of the thread is sealed anew under another uid, and then the name leads to the new thread. Versions, branches,
+    tags, records, effects, signals, blobs, leases and claims stay as they are; digests and the uid change. An agent
+    that works on the thread waits meanwhile, and then reads it again. Blobs keep their own keys.
+
+    \b
+    Examples:
+      stateward keys rekey booking-42
+    """  # noqa: D301  \b keeps the lines of a paragraph apart
+    with connect(context, target, namespace) as client, Ticker("sealing anew"):
+        done = client.rekey(thread)
+    if as_json:
+        print_json(asdict(done))
+    else:
+        sealed = counted(done.entries, "entry", "entries")
+        say(f"{clean(thread)} has uid {done.uid} and another key; sealed anew: {sealed}")
+        say(f"{done.old_uid} is deleted, and its key destroyed")
 
 
 def _tell_changed(found: dict[str, Any], where: str, *, is_shared: bool) -> None:

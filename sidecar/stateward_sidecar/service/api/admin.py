@@ -21,6 +21,8 @@ from stateward.v1.admin_service_pb2 import (
     GetStatsRequest,
     GetStatsResponse,
     LimitUse,
+    RekeyThreadRequest,
+    RekeyThreadResponse,
     VerifyRequest,
     VerifyResponse,
 )
@@ -29,9 +31,11 @@ from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.edits import check_name
 from stateward_sidecar.errors import InvalidField
 from stateward_sidecar.measures import events
+from stateward_sidecar.security import CHANGED
 from stateward_sidecar.service.admission.grants import ANYBODY
 from stateward_sidecar.service.admission.weight import ITEMS_MAX
 from stateward_sidecar.service.calls.calls import Calls
+from stateward_sidecar.service.calls.evidence import note_call
 from stateward_sidecar.service.calls.localcall import LocalCall
 from stateward_sidecar.service.calls.method import caller_of_call
 from stateward_sidecar.service.checks import check
@@ -150,6 +154,20 @@ class AdminService:
         )
         answer.pause.FromMicroseconds(round(done.pause_s * 1e6))
         return answer
+
+    async def rekey_thread(
+        self, request: RekeyThreadRequest, context: grpc.aio.ServicerContext
+    ) -> RekeyThreadResponse:
+        check.check_place(request)
+        name, uid, archive = (request.namespace, request.thread), request.expected_uid, self._calls.ownership.archive
+        if archive is not None:
+            done = await self._calls.ownership.block(name, archive.rekey, *name, uid)
+        else:
+            run = asyncio.get_running_loop().run_in_executor
+            done = await run(self._store.background, self._store.rekeyer.rekey, *name, uid)
+        old_uid, new_uid = done.old_uid.hex(), done.uid.hex()
+        note_call(CHANGED, "a thread has another key", "RekeyThread", context, uid=new_uid, old_uid=old_uid)
+        return RekeyThreadResponse(old_uid=old_uid, uid=new_uid, entries=done.entries)
 
     async def diagnose(self, request: DiagnoseRequest, context: grpc.aio.ServicerContext) -> DiagnoseResponse:
         async with self._examining:

@@ -134,6 +134,10 @@ class Deleter:
 
         return run
 
+    def replace(self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft) -> None:
+        """Deletes a thread, as a request does, whose place another one takes in the same write."""
+        self._remove(txn, batch, draft, "request")
+
     def _remove(self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, cause: str) -> None:
         context, identity, head = self._context, draft.identity, draft.head
         number, namespace = identity.number, identity.namespace_keys

@@ -151,6 +151,22 @@ class Installer:
         batch.after_commit.append(lambda: self._forget_heads(draft.thread, before))
         return draft
 
+    def take_place(self, txn: lmdb.Transaction, batch: Batch, incoming: Incoming) -> None:
+        """Puts a thread of this disk under another key, without an archive. The same write has deleted the old one. Its
+        entries are no events, because the watches were told of them."""
+        draft, image, no_row = self._begin(txn, batch, incoming), incoming.image, ArchiveRow()
+        entries = check_chain(draft.identity, incoming.rows, image.head, 0, b"")
+        put_rows(txn, draft, incoming.rows)
+        take_pruned(txn, draft, image.pruned)
+        note_uncleared(txn, draft, entries)
+        index_entries(txn, draft, entries, image.head.tip_sequence)
+        draft.snapshots |= {item.snapshot_version for item in incoming.rows if is_snapshot(item)}
+        self._put_rows_of_image(txn, draft, image, no_row, ThreadHead(row_sum=b"\0" * 16))
+        install_blobs(
+            self._context, self._threads, txn, batch, draft.identity, rows_by_key(draft.identity, image.blobs)
+        )
+        self._threads.keep_draft(batch, draft)
+
     def _told(self, txn: lmdb.Transaction, identity: Identity, entries: Sequence[Entry]) -> int:
         """Returns the newest of these entries that a copy had which was set aside: the watches of the namespace were
         told of it. The copy may be of any line, so digests are compared."""

@@ -1,0 +1,260 @@
+"""The danger: a change of a thread's data key that loses something of it, leaves the old key, or stops an agent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import run
+from tests.keys.test_keys_changed_inside import slots, until
+from tests.keys.test_keys_rotated import FAST, key_file
+
+from stateward import Blob, Client
+from stateward.errors import OwnershipLost, StatewardError, UidMismatch
+from stateward.testing import Daemon, run_daemon
+from stateward_sidecar.storage.keywraps import ERASED, THREAD
+
+
+@pytest.fixture(params=["alone", "archive"])
+def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon without an archive, and one with one."""
+    flags: dict[str, Any] = {"key_file": key_file(tmp_path, "key"), "log_level": "info"}
+    if request.param == "archive":
+        flags |= {**FAST, "archive": f"file://{tmp_path}/bucket"}
+    with run_daemon(tmp_path / "a", **flags) as found:
+        yield found
+
+
+def fill(client: Client) -> Blob:
+    """A thread with something of each kind. Returns its blob."""
+    thread = client.thread("t")
+    for number in range(40):
+        state = thread.hydrate()
+        state.slots["n"] = number
+        state.logs["log"].append({"text": "word " * 40, "number": number})
+        thread.save(state, checkpoint_id=f"c{number}", labels={"kind": "odd" if number % 2 else "even"})
+    thread.append("log", "x" * 3_000_000)
+    thread.tags.set("good", at=25)
+    side = thread.branch("side", at=30)
+    other = side.hydrate()
+    other.logs["log"].append("other")
+    side.save(other)
+    thread.branches.move("main", 35)
+    thread.append("log", "after the move")
+    for number in range(60):
+        thread.records.put(f"users/{number}", {"n": number, "text": "r" * 100})
+    thread.records.delete("users/7")
+    thread.effects.run("pay:1", lambda: "paid")
+    thread.signals.send("hurry", {"by": 5})
+    blob = thread.blobs.write(b"b" * 5_000_000)
+    thread.set_slot("blob", blob)
+    thread.prune(keep_latest_per_branch=20)
+    return blob
+
+
+def told(client: Client) -> dict[str, Any]:
+    """What the thread shows, without digests and uid."""
+    thread = client.thread("t")
+    found = thread.hydrate()
+    info = thread.info()
+    return {
+        "version": found.version, "slots": dict(found.slots), "log": list(found.logs["log"]),
+        "good": thread.hydrate(at="good").slots["n"] if "good" in [tag.name for tag in thread.tags.list()] else None,
+        "side": list(thread.branch("side").hydrate().logs["log"])[-1],
+        "versions": [(each.version, each.checkpoint_id, each.labels) for each in thread.checkpoints.list()],
+        "branches": sorted((each.name, each.version) for each in thread.branches.list()),
+        "records": [(each.key, each.value, each.revision) for each in thread.records.list()],
+        "effects": [(each.key, each.value) for each in thread.effects.list()],
+        "signals": [(each.name, each.payload) for each in thread.signals.list()],
+        "created": info.create_time, "updated": info.update_time, "sequence": info.sequence,
+    }  # fmt: skip
+
+
+def findings(client: Client) -> list[object]:
+    """What is wrong here, and in the archive if there is one."""
+    found = [each.finding for each in client.verify() if each.finding is not None]
+    try:
+        return found + [each.finding for each in client.archive.verify(data_percent=100) if each.finding is not None]
+    except StatewardError:
+        return found
+
+
+def test_all_of_it_travels(daemon: Daemon, tmp_path: Path) -> None:
+    """Everything that the thread shows is as before, also after a start and on another machine; the old key is gone."""
+    with daemon.client() as client:
+        blob = fill(client)
+        before, old_uid = told(client), client.thread("t").info().uid
+        answer = run("--target", daemon.target, "keys", "rekey", "t", "--json")
+        assert answer.code == 0, answer.err
+        assert answer.json["old_uid"] == old_uid
+        uid = answer.json["uid"]
+        assert uid != old_uid
+        assert told(client) == before
+        assert client.thread("t").info().uid == uid
+        assert client.thread("t").blobs.read(blob) == b"b" * 5_000_000
+        assert findings(client) == []
+        client.thread("t").append("log", "more")
+        assert client.thread("t").hydrate().version == before["version"] + 1
+        until(lambda: all(
+            slot[4:20].hex() != old_uid or slot[0] == ERASED for slot in slots(tmp_path / "a/keys") if slot[0]
+        ))  # fmt: skip
+        assert not any(path.name == old_uid for path in (tmp_path / "a/blobs").iterdir())
+        daemon.kill()
+        daemon.start()
+        assert client.thread("t").hydrate().version == before["version"] + 1
+        assert told(client)["records"] == before["records"]
+        assert findings(client) == []
+        if (tmp_path / "bucket").exists():
+            client.thread("t").archive.detach()
+            keys_of = [slot[4:20].hex() for slot in slots(tmp_path / "bucket/v1/_keys/t")]
+            assert keys_of == [uid]
+            with (
+                run_daemon(
+                    tmp_path / "b", key_file=tmp_path / "key", archive=f"file://{tmp_path}/bucket", **FAST
+                ) as second,
+                second.client() as other,
+            ):
+                assert told(other)["records"] == before["records"]
+                assert list(other.thread("t").hydrate().logs["log"]) == [*before["log"], "more"]
+                assert other.thread("t").blobs.read(blob) == b"b" * 5_000_000
+                assert findings(other) == []
+        assert '"method": "RekeyThread"' in daemon.stderr
+    assert sum(slot[0] == THREAD for slot in slots(tmp_path / "a/keys")) == 1
+
+
+def test_leases_and_claims_stay(daemon: Daemon) -> None:
+    """The holder of a lease keeps it, and others are kept out; a claim is completed by its token."""
+    with daemon.client() as client, daemon.client() as other:
+        client.thread("t").append("log", 0)
+        with client.thread("t").lease() as lease:
+            token = lease.token
+            client.rekey("t")
+            with pytest.raises(StatewardError, match="lease"):
+                other.thread("t").append("log", 1)
+            held = client.thread("t").info().lease
+            assert held is not None
+            assert held.token == token
+        assert findings(client) == []
+
+        def rekeyed() -> str:
+            other.rekey("t")
+            return "done"
+
+        with pytest.raises(UidMismatch):
+            client.thread("t").effects.run("call", rekeyed)
+        (effect,) = client.thread("t").effects.list()
+        assert effect.key == "call"
+        assert findings(client) == []
+
+
+def test_agents_go_on(daemon: Daemon) -> None:
+    """No call of agents that append while the key changes, again and again, fails, and nothing is lost."""
+    errors, counts, is_over = list[Exception](), [0, 0], threading.Event()
+
+    def work(number: int) -> None:
+        try:
+            with daemon.client(retry_timeout=60) as client:
+                while not is_over.is_set():
+                    client.thread("t").append(f"log{number}", counts[number])
+                    counts[number] += 1
+        except Exception as error:  # noqa: BLE001  the test tells it
+            errors.append(error)
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    with daemon.client() as client:
+        client.thread("t").append("log", 0)
+        for worker in workers:
+            worker.start()
+        for _ in range(5):
+            time.sleep(0.1)
+            client.rekey("t")
+        is_over.set()
+        for worker in workers:
+            worker.join()
+        assert errors == []
+        found = client.thread("t").hydrate()
+        assert [len(found.logs[f"log{number}"]) for number in range(2)] == counts
+        assert findings(client) == []
+
+
+def test_what_is_refused(daemon: Daemon) -> None:
+    """A thread that is not there, and one that is held."""
+    with daemon.client() as client:
+        client.thread("held", session_key=b"s" * 32).append("log", 1)
+        for name, said in (("none", "no thread"), ("held", "held thread")):
+            with pytest.raises(StatewardError, match=said):
+                client.rekey(name)
+
+
+def test_a_change_that_is_killed(daemon: Daemon, tmp_path: Path) -> None:
+    """Wherever the daemon is killed, the thread is there as a whole, under the old key or the new one; and the next
+    change leaves nothing of the keys before it."""
+    with daemon.client(retry_timeout=60) as client:
+        blob = fill(client)
+        before, uids = told(client), {client.thread("t").info().uid}
+        began = time.monotonic()
+        client.rekey("t")
+        length = time.monotonic() - began
+        for number in range(8):
+            changing = threading.Thread(target=lambda: rekey_quietly(daemon))
+            changing.start()
+            time.sleep(length * (number + 0.5) / 7)
+            daemon.kill()
+            changing.join()
+            daemon.start()
+            assert told(client) == before
+            assert client.thread("t").blobs.read(blob) == b"b" * 5_000_000
+            uids.add(client.thread("t").info().uid)
+            assert findings(client) == []
+        assert len(uids) > 2
+        uid = client.rekey("t").uid
+        assert told(client) == before
+        until(lambda: [slot[4:20].hex() for slot in slots(tmp_path / "a/keys") if slot[0] == THREAD] == [uid])
+        if (tmp_path / "bucket").exists():
+            assert [slot[4:20].hex() for slot in slots(tmp_path / "bucket/v1/_keys/t")] == [uid]
+
+
+def rekey_quietly(daemon: Daemon) -> None:
+    """Changes the key at a daemon that is about to be killed."""
+    with suppress(StatewardError), daemon.client(retry_timeout=0.1) as client:
+        client.rekey("t")
+
+
+def test_another_machine_has_a_copy(tmp_path: Path) -> None:
+    """A sidecar that had the thread before deletes its copy with the old key, and goes on with the new one."""
+    flags = {**FAST, "key_file": key_file(tmp_path, "key"), "archive": f"file://{tmp_path}/bucket"}
+    with (
+        run_daemon(tmp_path / "a", **flags) as first, run_daemon(tmp_path / "b", **flags) as second,
+        first.client() as client, second.client() as other,
+    ):  # fmt: skip
+        client.thread("t").append("log", 1)
+        client.thread("t").archive.detach()
+        other.thread("t").append("log", 2)
+        other.thread("t").archive.detach()
+        done = client.rekey("t")
+        other.thread("t").append("log", 3)
+        other.thread("t").archive.detach()
+        assert list(client.thread("t").hydrate().logs["log"]) == [1, 2, 3]
+        for name in "ab":
+            path = tmp_path / name / "keys"
+            until(lambda path=path: [slot[4:20].hex() for slot in slots(path) if slot[0] == THREAD] == [done.uid])
+        assert findings(client) == findings(other) == []
+
+
+def test_an_owner_elsewhere(tmp_path: Path) -> None:
+    """A thread that another sidecar owns keeps its key: only its owner may change it."""
+    flags = {"key_file": key_file(tmp_path, "key"), "archive": f"file://{tmp_path}/bucket", "archive_lease": "600"}
+    with (
+        run_daemon(tmp_path / "a", **flags) as first, run_daemon(tmp_path / "b", **flags) as second,
+        first.client() as client, second.client(retry_timeout=1) as other,
+    ):  # fmt: skip
+        client.thread("t").append("log", 1, durability="archived")
+        uid = client.thread("t").info().uid
+        with pytest.raises(OwnershipLost):
+            other.rekey("t")
+        assert client.thread("t").info().uid == uid
