@@ -94,6 +94,8 @@ class Archive:
         self._remover = Remover(self.state, self.fetcher, self.reconciler, self.attacher, self._shipper)
         self._expirer = Expirer(self.state, self.fetcher, self.reconciler, self.attacher, self._remover)
         self._locked = LockedThreads(self.state, self.fetcher)
+        self._frozen: set[Name] = set()
+        """Names of threads that no write may find owned."""
         self._rekeyer = ThreadRekeyer(self.state, self.fetcher, self.reconciler)
         self.schedule = Schedule(self.state, self.lanes, self._ship)
         self.leaver = Leaver(self.state, self._shipper, self._ship)
@@ -111,6 +113,9 @@ class Archive:
 
     def holds(self, namespace: str, name: str) -> Thread | None:
         """Returns the thread if it is in memory and this process may write it, else None. Makes no request."""
+        return self._holds(namespace, name) if (namespace, name) not in self._frozen else None
+
+    def _holds(self, namespace: str, name: str) -> Thread | None:
         thread = self.state.store.threads.cached(namespace, name)
         return thread if thread is not None and thread.number in self.state.holds else None
 
@@ -209,7 +214,12 @@ class Archive:
             self.state.store.pruner.resume()
             self.detach(namespace, name)
 
-        return self._rekeyer.rekey((namespace, name), give_up, expected_uid)
+        # The next writes ask who owns the thread, and wait for this task, because tasks of one name run one by one.
+        self._frozen.add((namespace, name))
+        try:
+            return self._rekeyer.rekey((namespace, name), give_up, expected_uid)
+        finally:
+            self._frozen.discard((namespace, name))
 
     def remove_locked(self, namespace: NamespaceKeys, place: Place, head: ArchiveHead) -> None:
         """See ``LockedThreads.remove_expired``."""
@@ -297,7 +307,7 @@ class Archive:
         raise NotOwner(f"thread {name!r} cannot be detached while it is written constantly; try again", thread=name)
 
     def _find_hold(self, name: Name) -> Hold | None:
-        thread = self.holds(*name)
+        thread = self._holds(*name)
         return self.state.holds.get(thread.number) if thread is not None else None
 
     def _check_running(self) -> None:
