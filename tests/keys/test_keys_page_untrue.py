@@ -57,8 +57,13 @@ def test_services_take_the_commands(
                         client.thread("t").append("log", 1)
             if words[2] == "retire" and words[3].startswith("--"):
                 words.append("--force")  # in place of 20 minutes
-            made(*words[2:])
             count += 1
+            if words[2] == "rekey":
+                with run_daemon() as daemon, daemon.client() as client:
+                    client.thread(words[3]).append("log", 1)
+                    made(*words[2:], "--target", daemon.target)
+                continue
+            made(*words[2:])
         else:
             assert words[0] == "stateward-sidecar"
             words = [f"file://{word}" if word == f"{short}/bucket" else word for word in words]
@@ -67,7 +72,7 @@ def test_services_take_the_commands(
             if settings.key.path is not None:
                 assert open_key(settings.key).archive_id
     assert kinds == {"awskms", "vault", "command"}
-    assert count == 16
+    assert count == 17
 
 
 def test_the_rule_is_one() -> None:
