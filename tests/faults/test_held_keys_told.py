@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.daemon.process import eventually
 from tests.daemon.store import opened
 
@@ -19,11 +21,11 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead, ArchiveRow, ThreadImag
 from stateward.testing import run_daemon
 from stateward_sidecar.archive.objects.fetch import Fetched, Seen
 from stateward_sidecar.archive.objects.keys import ThreadKey, open_thread
-from stateward_sidecar.codec.seal import KEY_BYTES
+from stateward_sidecar.codec.seal import KEY_BYTES, length_prefixed
 from stateward_sidecar.errors import Locked as StoreLocked
 from stateward_sidecar.service.admission.held import HeldCall, HeldGate
 from stateward_sidecar.storage import keystore as stored
-from stateward_sidecar.storage.heldkeys import locked
+from stateward_sidecar.storage.heldkeys import locked, wrapping_key
 from stateward_sidecar.storage.keyslots import HEAD, SLOT_BYTES
 from stateward_sidecar.store.thread.context import Claim
 from stateward_sidecar.store.travel.install import Incoming
@@ -182,8 +184,14 @@ def test_key_file_disk_and_bucket_are_not_enough(tmp_path: Path) -> None:
             store.threads.find(txn, "default", "h")
         slot = keys._slots.find(stored.HELD, uid)
         assert slot is not None
-        for known in (root, keys._root_key, namespace.wrapping_key):
-            assert keys._unwrap(slot, stored.HELD, uid, known) is None
+        sealed = keys._read(slot)
+        head, nonce, wrapped = sealed[: HEAD.size], sealed[HEAD.size : HEAD.size + 12], sealed[HEAD.size + 12 :][:48]
+        right = wrapping_key(namespace.wrapping_key, KEY)
+        assert len(AESGCM(right).decrypt(nonce, wrapped, length_prefixed(head))) == KEY_BYTES
+        for known in (root, *keys._roots.values(), namespace.wrapping_key):
+            for key in (known[:32], known[32:64] or known):
+                with pytest.raises(InvalidTag):
+                    AESGCM(key).decrypt(nonce, wrapped, length_prefixed(head))
         assert keys.unwrap_held(uid, namespace, os.urandom(32)) is None
         (place,) = (tmp_path / "bucket" / "v1" / "_keys" / "t").rglob("*.1")
         for key in (b"", os.urandom(32)):

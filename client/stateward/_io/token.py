@@ -96,4 +96,6 @@ def call_metadata(carried: Carried) -> Metadata | None:
     spans = trace_metadata()
     if carried.token is None and not carried.session_key:
         return spans
+    if carried.token is None and spans is None:
+        return ((SESSION_KEY, carried.session_key),)
     return (*token_metadata(carried), *(spans or ()))

@@ -6,14 +6,14 @@ is not kept: what is kept of it is a digest, to compare it with that of the next
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -79,24 +79,31 @@ class HeldKeys:
         """A call begins, which keeps the thread open until ``leave``. ``unwrap`` opens the slot with the session key,
         or returns None. Raises Locked if the key is missing or wrong, and QueueFull while the thread is being
         deleted."""
-        if not session_key:
-            raise locked(uid)
-        check = _check(uid, session_key)
-        with self._lock:
-            found = self._open.get(uid)
-            if found is not None:
-                if not hmac.compare_digest(found.check, check):
-                    raise locked(uid, is_wrong=True)
-                found.calls += 1
-                found.is_given_up = False
-                return
+        if self.enter_open(uid, session_key):
+            return
         data_key = unwrap()
         if data_key is None:
             raise locked(uid, is_wrong=True)
         with self._lock:
             if uid in self._ending:
                 raise QueueFull("the thread is being deleted; try again", uid=uid.hex())
-            self._open.setdefault(uid, _Open(data_key, check, self._now())).calls += 1
+            opened = _Open(data_key, _check(uid, session_key), self._now())
+            self._open.setdefault(uid, opened).calls += 1
+
+    def enter_open(self, uid: bytes, session_key: bytes) -> bool:
+        """Does what ``enter`` does if the thread is open. Returns False if it is not. Raises Locked."""
+        if not session_key:
+            raise locked(uid)
+        check = sha256(uid + session_key).digest()
+        with self._lock:
+            found = self._open.get(uid)
+            if found is None:
+                return False
+            if not compare_digest(found.check, check):
+                raise locked(uid, is_wrong=True)
+            found.calls += 1
+            found.is_given_up = False
+            return True
 
     def leave(self, uid: bytes) -> None:
         """A call ends."""
@@ -193,7 +200,7 @@ class HeldKeys:
         thread, and only a call that would make it is refused."""
         with self._lock:
             offer = self._offers.setdefault(name, _Offer())
-            if is_only and any(not hmac.compare_digest(key, session_key) for key in offer.keys):
+            if is_only and any(not compare_digest(key, session_key) for key in offer.keys):
                 raise _contended(name[1])
             offer.keys[session_key] += 1
 
@@ -236,4 +243,4 @@ def _contended(thread: str) -> Locked:
 
 
 def _check(uid: bytes, session_key: bytes) -> bytes:
-    return hashlib.sha256(uid + session_key).digest()
+    return sha256(uid + session_key).digest()

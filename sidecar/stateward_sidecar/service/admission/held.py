@@ -77,6 +77,7 @@ class HeldGate:
         self.keys = store.context.keystore.held
         self._keystore = store.context.keystore
         self._archive = archive
+        self.cached = store.threads.cached
 
     @property
     def has_threads(self) -> bool:
@@ -110,7 +111,8 @@ class HeldGate:
         if not key:
             return HeldCall(self, b"") if self._keystore.held_uids else None
         call = HeldCall(self, key)
-        held_call.set(call)
+        if self._archive is not None:  # else nobody asks again
+            held_call.set(call)
         return call
 
     def begin_stream(self, context: grpc.aio.ServicerContext) -> HeldCall:
@@ -126,12 +128,8 @@ class HeldGate:
             HeldCall(self, b"").ask((namespace, name))
 
     def find(self, namespace: str, name: str) -> tuple[bool, bytes]:
-        """Returns whether a thread exists, and its uid if it is held."""
+        """Returns whether a thread that is not in memory exists, and its uid if it is held."""
         held = self._keystore.held_uids
-        thread = self._store.threads.cached(namespace, name)
-        if thread is not None:
-            uid = thread.identity.uid
-            return True, uid if uid in held else b""
         keys = self._keystore.namespace(namespace)
         if keys is None:
             return False, b""
@@ -147,8 +145,8 @@ class HeldGate:
         """Raises Locked."""
         keys, archive = self._keystore.namespace(name[0]), self._archive
         assert keys is not None
-        unwrap = partial(self._keystore.unwrap_held, uid, keys, session_key)
-        self.keys.enter(uid, session_key, unwrap)
+        if not self.keys.enter_open(uid, session_key):
+            self.keys.enter(uid, session_key, partial(self._keystore.unwrap_held, uid, keys, session_key))
         if len(keys.generations) > 1 and self._keystore.is_outdated(uid, keys):
             share = partial(archive.renew_held, name, uid) if archive is not None else None
             self._store.rewrapper.admit_held(uid, keys, session_key, share)
@@ -173,7 +171,7 @@ class HeldCall:
         if not self.key and not self._gate.has_threads:
             return None
         call = HeldCall(self._gate, self.key)
-        if self.key:
+        if self.key and self._gate.has_archive:
             held_call.set(call)
         return call
 
@@ -182,15 +180,20 @@ class HeldCall:
 
     async def pass_in(self, needs: Iterable[Need], request: Message) -> None:
         """Does what ``admit`` does. With an archive, a thread that is locked here may have been deleted elsewhere."""
-        for _ in range(ROUNDS):
-            try:
-                self.admit(needs, request)
-            except Locked as error:
-                if not await self._gate.may_be_gone(error):
-                    raise
-            else:
-                return
-        self.admit(needs, request)
+        refused, rounds = self.refuse(needs, request), 0
+        while refused is not None:
+            rounds += 1
+            if rounds > ROUNDS or not await self._gate.may_be_gone(refused):
+                raise refused
+            refused = self.refuse(needs, request)
+
+    def refuse(self, needs: Iterable[Need], request: Message) -> Locked | None:
+        """Does what ``admit`` does, and returns the error: then ``pass_in`` may still let the call pass."""
+        try:
+            self.admit(needs, request)
+        except Locked as error:
+            return error
+        return None
 
     def admit(self, needs: Iterable[Need], request: Message) -> None:
         """Raises Locked unless the call has the key of each held thread that a request names. A call is asked before
@@ -213,7 +216,11 @@ class HeldCall:
 
     def ask(self, place: tuple[str, str], *, is_known: bool = False) -> None:
         """Asks about one thread. Raises Locked, InvalidField. ``is_known``: what this disk says of it is true."""
-        exists, uid = self._gate.find(*place)
+        thread = self._gate.cached(*place)
+        if thread is not None:  # nearly always
+            exists, uid = True, thread.identity.uid if thread.identity.is_held else b""
+        else:
+            exists, uid = self._gate.find(*place)
         if uid:
             if self._entered is None:
                 self._entered = set()

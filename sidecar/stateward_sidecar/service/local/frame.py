@@ -51,9 +51,15 @@ def split_metadata(body: bytes | bytearray) -> tuple[Metadata, bytes | bytearray
     end = 2 + int.from_bytes(body[:2], "little")
     if not 2 <= end <= len(body) or end > METADATA_BYTES_MAX:
         raise ValueError("metadata do not fit their body")
-    lines = body[2:end].decode("ascii").split("\n") if end > 2 else []
-    found = tuple(line.partition(":") for line in lines)
-    if not all(name and mark for name, mark, _ in found):
+    text = body[2:end].decode("ascii")
+    name, mark, value = text.partition(":")
+    metadata: Metadata = ((name, value),)  # most have one line
+    if "\n" in text:
+        found = [line.partition(":") for line in text.split("\n")]
+        mark = mark if all(name and mark for name, mark, _ in found) else ""
+        metadata = tuple((name, value) for name, _, value in found)
+    elif not text:
+        return (), body[end:]
+    if not name or not mark:
         raise ValueError("a line of metadata has no name")
-    metadata = tuple((name, value) for name, _, value in found)
-    return metadata, bytes(memoryview(body)[end:])  # the event loop still holds a view of it, so it cannot be cut
+    return metadata, body[end:]  # a copy: the event loop still holds a view of it, so it cannot be cut

@@ -196,7 +196,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                         method.admit_now(request, context)
                         method.spend(request)
                         method.follow(request)
-                    if held is not None:
+                    if held is not None and held.refuse(method.needs, request) is not None:
                         await held.pass_in(method.needs, request)
                     again = partial(verb, request, context)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
