@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from tests.trees.yard import Made, make
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest, ForkThreadRequest
 from stateward.v1.workspace_service_pb2 import ObjectsBegin
+from stateward_sidecar.errors import QuotaExceeded
 from stateward_sidecar.store.clean import objectsweep
+from stateward_sidecar.store.thread.context import Limits
 from stateward_sidecar.store.trees import packs
 from stateward_sidecar.store.trees.incoming import open_objects
 
@@ -33,12 +36,17 @@ SMALL: list[tuple[Any, str, Any]] = [
 class History:
     """A store, and what each retained version of its threads names."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, limit: int = 0) -> None:
         self.dice = random.Random(seed)
+        self.limit = limit
         self.barn = Barn(directory)
+        self.limit_it()
         self.trees: dict[str, dict[int, Made]] = {}
         self.now: dict[str, dict[bytes, Any]] = {"t0": {}}
         self.made = 0
+
+    def limit_it(self) -> None:
+        self.barn.store.context.limits = Limits(workspace_bytes=self.limit)
 
     def content(self) -> bytes:
         """New bytes, or some that were there before."""
@@ -65,24 +73,39 @@ class History:
             self.now[name] = self.change(self.now[name])
         made = make(self.now[name])
         size = sum(map(len, made.chunks.values()))
-        version = self.barn.keep(made, name, inline=size < 20_000 and self.dice.random() < 0.6)
+        try:
+            version = self.barn.keep(made, name, inline=size < 20_000 and self.dice.random() < 0.6)
+        except QuotaExceeded:
+            assert self.limit
+            return
         self.trees.setdefault(name, {})[version] = made
 
     def upload(self) -> None:
         """Objects that no version names; sometimes by two clients at once."""
         name = self.dice.choice(sorted(self.trees) or ["t0"])
         made = make(self.change({}))
-        self.barn.send(made, name)
+        try:
+            self.barn.send(made, name)
+        except QuotaExceeded:
+            assert self.limit
+            return
         begin = ObjectsBegin(namespace=NAMESPACE, thread=name)
         thread = self.barn.store.blobs.find_thread(begin)
         assert thread is not None
         again = make(self.change(self.now[name]))
         both = [self.barn.store.begin_objects(thread, begin) for _ in range(2)]
-        full = [(each, each.add(open_objects(again.objects(), "objects")) + each.finish()) for each in both]
-        for sending, made_packs in full:
-            for pack in made_packs:
+        full = list[tuple[Any, Any]]()
+        with suppress(QuotaExceeded):
+            for each in both:
+                full += [(each, pack) for pack in each.add(open_objects(again.objects(), "objects"))]
+                full += [(each, pack) for pack in each.finish()]
+        for sending, pack in full:
+            try:
                 write(self.barn.store, lambda txn, batch, pack=pack, sending=sending: sending.commit(pack, txn, batch))
-            sending.end()
+            except QuotaExceeded:
+                sending.discard_pack(pack)
+        for each in both:
+            each.end()
 
     def prune(self) -> None:
         name = self.dice.choice(sorted(self.trees) or [""])
@@ -118,12 +141,27 @@ class History:
 
     def sweep(self) -> None:
         self.barn.sweep_later(self.dice.choice([60, HOUR_S / 2, HOUR_S]), self.dice.randrange(1, 4))
+        self.forget_dropped()
         self.check()
+
+    def forget_dropped(self) -> None:
+        """Old versions may have lost their trees to the limit; the newest never."""
+        for name, versions in self.trees.items():
+            with self.barn.store.context.engine.read() as txn:
+                thread = self.barn.store.threads.get(txn, NAMESPACE, name)
+            gone = [version for version in versions if version in thread.pruned.trees]
+            assert self.limit or not gone
+            left = versions.keys() - set(gone)
+            assert not gone or max(gone) < thread.branches["main"].version
+            assert not gone or not left or max(gone) < min(left)  # the oldest go first
+            for version in gone:
+                del versions[version]
 
     def restart(self) -> None:
         rest(self.barn.store)
         self.barn.store.close()
         self.barn.open()
+        self.limit_it()
 
     def check(self) -> None:
         """Every retained version has its tree."""
@@ -143,6 +181,7 @@ class History:
         """When time has passed, each thread has what its versions name, and nothing else."""
         self.barn.sweep_later(times=6)
         rest(self.barn.store)
+        self.forget_dropped()
         self.check()
         self.barn.check()
         packs_left = 0
@@ -165,10 +204,12 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_histories(directory: Path, seed: int) -> None:
-    """Each retained version has its tree after each sweep, and in the end nothing else is left."""
-    history = History(directory, seed)
+@pytest.mark.parametrize("limit_kib", [0, 60])
+@pytest.mark.parametrize("seed", range(3))
+def test_random_histories(directory: Path, seed: int, limit_kib: int) -> None:
+    """Each retained version has its tree after each sweep, unless the limit took the oldest. In the end nothing else is
+    left."""
+    history = History(directory, seed, limit_kib << 10)
     try:
         history.run()
         history.end()

@@ -28,7 +28,7 @@ from stateward.v1.workspace_service_pb2 import (
     StatWorkspaceResponse,
 )
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.errors import BlobNotFound, InvalidField
+from stateward_sidecar.errors import BlobNotFound, InvalidField, StatewardError
 from stateward_sidecar.store.clean import objectsweep
 from stateward_sidecar.store.clean.objectsweep import KEPT_S
 from stateward_sidecar.store.kinds.objects import object_rows
@@ -60,10 +60,18 @@ class Barn:
             found = self.store.blobs.find_thread(begin)
         assert found is not None
         sending = self.store.begin_objects(found, begin)
-        packs = sending.add(open_objects(made.objects(), "objects"))
-        for full in [*packs, *sending.finish()]:
-            write(self.store, lambda txn, batch, full=full: sending.commit(full, txn, batch))
-        sending.end()
+        try:
+            packs = sending.add(open_objects(made.objects(), "objects"))
+            packs += sending.finish()
+            for at, full in enumerate(packs):
+                try:
+                    write(self.store, lambda txn, batch, full=full: sending.commit(full, txn, batch))
+                except StatewardError:
+                    for rest_ in packs[at:]:
+                        sending.discard_pack(rest_)
+                    raise
+        finally:
+            sending.end()
 
     def name(self, ref: TreeRef, thread: str = "t", objects: Any = (), **fields: Any) -> int:
         """A version that names a tree."""

@@ -92,7 +92,7 @@ class AttributeFilter(_message.Message):
     def __init__(self, key: _Optional[str] = ..., operator: _Optional[_Union[AttributeFilter.Operator, str]] = ..., value: _Optional[_Union[AttributeValue, _Mapping]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("namespace", "thread", "uid", "version", "parent_version", "branch", "checkpoint_id", "digest", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "create_time", "edit_bytes", "stored_bytes", "sequence", "durability", "wait_id", "question", "parent_checkpoint_id", "attributes", "acknowledged_signals", "workspace")
+    __slots__ = ("namespace", "thread", "uid", "version", "parent_version", "branch", "checkpoint_id", "digest", "status", "status_detail", "step", "schema_version", "labels", "metadata", "metrics", "create_time", "edit_bytes", "stored_bytes", "sequence", "durability", "wait_id", "question", "parent_checkpoint_id", "attributes", "acknowledged_signals", "workspace", "workspace_dropped")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +140,7 @@ class Checkpoint(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_SIGNALS_FIELD_NUMBER: _ClassVar[int]
     WORKSPACE_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_DROPPED_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     thread: str
     uid: str
@@ -166,7 +167,8 @@ class Checkpoint(_message.Message):
     attributes: _containers.MessageMap[str, AttributeValue]
     acknowledged_signals: int
     workspace: _workspace_pb2.TreeRef
-    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ..., acknowledged_signals: _Optional[int] = ..., workspace: _Optional[_Union[_workspace_pb2.TreeRef, _Mapping]] = ...) -> None: ...
+    workspace_dropped: bool
+    def __init__(self, namespace: _Optional[str] = ..., thread: _Optional[str] = ..., uid: _Optional[str] = ..., version: _Optional[int] = ..., parent_version: _Optional[int] = ..., branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., edit_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., sequence: _Optional[int] = ..., durability: _Optional[_Union[Durability, str]] = ..., wait_id: _Optional[str] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, AttributeValue]] = ..., acknowledged_signals: _Optional[int] = ..., workspace: _Optional[_Union[_workspace_pb2.TreeRef, _Mapping]] = ..., workspace_dropped: bool = ...) -> None: ...
 
 class StatusTold(_message.Message):
     __slots__ = ("version", "status", "status_detail", "wait_id", "question")

@@ -420,20 +420,22 @@ class CheckpointBody(_message.Message):
     def __init__(self, branch: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., status_detail: _Optional[str] = ..., step: _Optional[int] = ..., schema_version: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., metadata: _Optional[_Union[_state_pb2.Value, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., wait_id: _Optional[str] = ..., sent_bytes: _Optional[int] = ..., source_digest: _Optional[bytes] = ..., question: _Optional[_Union[_signal_pb2.Question, _Mapping]] = ..., acked_signals: _Optional[_Iterable[str]] = ..., numbers: _Optional[_Mapping[str, int]] = ..., parent_checkpoint_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _checkpoint_pb2.AttributeValue]] = ..., workspace: _Optional[_Union[_workspace_pb2.TreeRef, _Mapping]] = ...) -> None: ...
 
 class PrunedVersions(_message.Message):
-    __slots__ = ("ranges", "effects", "records", "signals", "loose", "objects")
+    __slots__ = ("ranges", "effects", "records", "signals", "loose", "objects", "trees")
     RANGES_FIELD_NUMBER: _ClassVar[int]
     EFFECTS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     SIGNALS_FIELD_NUMBER: _ClassVar[int]
     LOOSE_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    TREES_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[VersionRange]
     effects: _containers.RepeatedCompositeFieldContainer[VersionRange]
     records: _containers.RepeatedCompositeFieldContainer[VersionRange]
     signals: _containers.RepeatedCompositeFieldContainer[VersionRange]
     loose: _containers.RepeatedCompositeFieldContainer[VersionRange]
     objects: _containers.RepeatedCompositeFieldContainer[VersionRange]
-    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., effects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., signals: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., loose: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
+    trees: _containers.RepeatedCompositeFieldContainer[VersionRange]
+    def __init__(self, ranges: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., effects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., records: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., signals: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., loose: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ..., trees: _Optional[_Iterable[_Union[VersionRange, _Mapping]]] = ...) -> None: ...
 
 class VersionRange(_message.Message):
     __slots__ = ("first", "last")

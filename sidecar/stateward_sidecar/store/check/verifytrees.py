@@ -14,10 +14,10 @@ from stateward_sidecar.errors import Corrupt, HistoryElsewhere, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.kinds.objects import find_place, object_key, object_rows
-from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, load_numbered
+from stateward_sidecar.store.trees.naming import names_tree
 from stateward_sidecar.store.trees.objectread import ObjectReader
 
 RECORDS_A_STEP, OBJECTS_A_STEP = 500, 256
@@ -86,8 +86,8 @@ def _trees(context: Context, thread: Thread) -> Iterator[tuple[int, TreeRef]]:
                     body = replay.open_metadata(thread.identity, entry).checkpoint
                 except Corrupt:
                     continue  # the check of the journal reports it
-                is_named = entry.header.kind == VERSION.number and body.HasField("workspace")
-                if is_named and entry.header.version not in thread.pruned and body.workspace.digest not in seen:
+                is_named = names_tree(thread, entry.header) and body.HasField("workspace")
+                if is_named and body.workspace.digest not in seen:
                     seen.add(body.workspace.digest)
                     found.append((entry.header.version, body.workspace))
         yield from found
@@ -133,4 +133,4 @@ def _is_retained(context: Context, thread: Thread, version: int) -> bool:
             now = load_numbered(txn, context.keystore, thread.number, thread.identity.uid)
         except StatewardError:
             return False
-    return version not in now.pruned
+    return version not in now.pruned and version not in now.pruned.trees

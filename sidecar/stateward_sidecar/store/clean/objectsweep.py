@@ -48,6 +48,7 @@ from stateward_sidecar.store.thread.ranges import Pruned, Ranges
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft, rows, write_row
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.times import SECOND_US, made_us
+from stateward_sidecar.store.trees.naming import names_tree
 from stateward_sidecar.store.trees.objectread import ObjectReader
 from stateward_sidecar.store.trees.packs import Listed, PackBuilder, put_listed
 from stateward_sidecar.telemetry import log_damage
@@ -58,6 +59,8 @@ INTERVAL_S = 3600
 RECORDS_A_STEP, ROWS_A_WRITE, LISTS_A_WRITE = 500, 2000, 256
 # A pack is packed anew if less than this part of it is named. Entries that have objects are packed if these have so
 # many bytes, or if they are so many. So many bytes are moved in a round.
+# Trees are dropped if a thread has more than FULL_PART of what it may, until it has ROOM_PART.
+FULL_PART, ROOM_PART = 0.9, 0.75
 NAMED_PART, INLINE_BYTES, INLINE_LISTS, MOVED_BYTES = 0.5, 1 << 20, 64, 64 << 20
 Submit = Callable[[Write], object]
 
@@ -68,7 +71,9 @@ class _Census:
 
     tip: int
     named: set[bytes] = field(default_factory=set)  # keys of objects
-    trees: set[bytes] = field(default_factory=set)
+    alone: dict[int, set[bytes]] = field(default_factory=dict)  # by version: those of no tree before it in the walk
+    droppable: list[int] = field(default_factory=list)  # versions whose trees may be dropped, the oldest first
+    trees: dict[int, bytes] = field(default_factory=dict)  # by version: its tree
     lists: dict[int, int] = field(default_factory=dict)  # times of the entries that list objects, by sequence
     # Of the objects whose rows lead there, by sequence: all, and those that are named.
     placed: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
@@ -92,7 +97,7 @@ class ObjectSweeper:
             numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"B")]
         self._next_us = {number: time for number, time in self._next_us.items() if time > now}
         for number in numbers:
-            if number not in self._next_us:
+            if number not in self._next_us or number in self._context.trees.full:
                 self._next_us[number] = now + int(INTERVAL_S * SECOND_US)
                 self._sweep_thread(number, now, submit)
 
@@ -106,6 +111,7 @@ class ObjectSweeper:
             hooks = self._context.archive
             if (hooks is not None and hooks.is_away()) or not is_still_ours(self._context, thread):
                 return
+            self._drop(thread, census, submit)
             self._collect(thread, census, now_us, submit)
             self._move(thread, census, now_us, submit)
             self._remove_lists(thread, census, now_us, submit)
@@ -140,28 +146,49 @@ class ObjectSweeper:
                 header = entry.header
                 if header.kind == OBJECTS.number and sequence not in thread.pruned.objects:
                     census.lists[sequence] = made_us(thread.head, sequence, header.create_time_us, now_us)
-                if header.kind == VERSION.number and header.version not in thread.pruned:
+                if names_tree(thread, header):
                     body = replay.open_metadata(identity, entry).checkpoint
                     if body.HasField("workspace"):
-                        census.trees.add(body.workspace.digest)
+                        census.trees[header.version] = body.workspace.digest
         return census.tip
 
     def _walk(self, thread: Thread, census: _Census) -> None:
-        """Notes all objects of the trees. A tree of a version that was pruned meanwhile may lack some."""
-        reader, identity = ObjectReader(self._context, thread), thread.identity
-        waiting, seen = list(census.trees), set[bytes]()
+        """Notes all objects of the trees: first those that stay in any case, then from the newest to the oldest. So
+        ``census.alone`` has for each version what is freed if its tree is dropped after all that are older.
+
+        A tree of a version that was pruned meanwhile may lack some.
+        """
+        kept = {branch.version for branch in thread.branches.values()} | set(thread.tags.values())
+        census.droppable = sorted(census.trees.keys() - kept)
+        reader, seen = ObjectReader(self._context, thread), set[bytes]()
+        for version in (*sorted(census.trees.keys() & kept), *reversed(census.droppable)):
+            before = set[bytes]()
+            self._walk_tree(thread, census, reader, census.trees[version], seen, before)
+            census.alone[version] = before
+
+    def _walk_tree(
+        self, thread: Thread, census: _Census, reader: ObjectReader, root: bytes, seen: set[bytes], new: set[bytes]
+    ) -> None:
+        identity, waiting = thread.identity, [root]
+
+        def note(digest: bytes, *, is_directory: bool) -> None:
+            key = object_key(identity, digest, is_directory=is_directory)
+            if key not in census.named:
+                census.named.add(key)
+                new.add(key)
+
         while waiting:
             digest = waiting.pop()
             if digest in seen:
                 continue
             seen.add(digest)
-            census.named.add(object_key(identity, digest, is_directory=True))
+            note(digest, is_directory=True)
             data = self._fetched(thread, partial(self._read, reader, digest))
             for entry in parse_directory(data).entries:
                 if entry.kind == TREE_ENTRY_KIND_DIRECTORY:
                     waiting.append(entry.digest)
                 for chunk, _ in chunks_of(entry):
-                    census.named.add(object_key(identity, chunk, is_directory=False))
+                    note(chunk, is_directory=False)
 
     def _fetched(self, thread: Thread, read: Callable[[], bytes]) -> bytes:
         """Reads a directory. Fetches its pack if only the archive has it. Raises HistoryElsewhere, Corrupt."""
@@ -178,6 +205,77 @@ class ObjectSweeper:
     def _read(self, reader: ObjectReader, digest: bytes) -> bytes:
         with self._context.engine.read() as txn:
             return reader.read(txn, digest, is_directory=True)
+
+    # -- dropping trees ---------------------------------------------------------------------------------------------
+
+    def _drop(self, thread: Thread, census: _Census, submit: Submit) -> None:
+        """Drops the oldest trees if a thread was refused objects, or is near its limit: as many as make room. Those of
+        heads and tagged versions stay. Their objects go as all that nothing names."""
+        most, taken = self._context.limits.workspace_bytes, thread.head.object_bytes
+        is_full = thread.number in self._context.trees.full
+        self._context.trees.full.discard(thread.number)
+        if not most or not census.droppable or not (is_full or taken > FULL_PART * most):
+            return
+        sizes = self._sizes(thread, census)
+        excess = taken - ROOM_PART * most - sum(size for key, size in sizes.items() if key not in census.named)
+        going = list[int]()
+        for version in census.droppable:
+            if excess <= 0:
+                break
+            going.append(version)
+            excess -= sum(sizes.get(key, 0) for key in census.alone[version])
+        if not going:
+            return
+        submit(Write(run=partial(self._drop_trees, thread, going), background=True, is_alone=True, frees_space=True))
+        for version in going:
+            del census.trees[version]
+            census.named -= census.alone[version]
+
+    def _sizes(self, thread: Thread, census: _Census) -> dict[bytes, int]:
+        """Returns what each object takes at rest, by its key."""
+        reader, found = ObjectReader(self._context, thread), dict[bytes, int]()
+        for sequence, rows_ in sorted(census.placed.items()):
+            with self._context.engine.read() as txn:
+                placed = reader.batch(txn, sequence).placed
+            found.update((key, placed[at].stop - placed[at].start) for key, at in rows_)
+        return found
+
+    def _drop_trees(self, thread: Thread, going: list[int], txn: lmdb.Transaction, batch: Batch) -> None:
+        draft = self._draft(txn, batch, thread)
+        if draft is None:
+            return
+        kept = {branch.version for branch in draft.all_branches().values()} | set(draft.all_tags().values())
+        dropped = Pruned(trees=Ranges((version, version) for version in going if version not in kept))
+        with all_or_none(batch, draft):
+            after = self._say(txn, batch, draft, dropped)
+        draft.pruned = after
+        self._threads.keep_draft(batch, draft)
+
+    def _draft(self, txn: lmdb.Transaction, batch: Batch, thread: Thread) -> ThreadDraft | None:
+        """Returns the draft of a thread; None if it is not ours any more."""
+        identity = thread.identity
+        draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
+        if draft is None or draft.identity.number != identity.number:
+            return None
+        try:
+            draft.check_writable()
+        except NotOwner:  # it was given up meanwhile
+            return None
+        return draft
+
+    def _say(
+        self, txn: lmdb.Transaction, batch: Batch, draft: ThreadDraft, removed: Pruned, gone_bytes: int = 0
+    ) -> Pruned:
+        """Appends the entry that says what was removed. Returns what the thread has removed by then."""
+        context, identity = self._context, draft.identity
+        after = draft.pruned.merged(removed)
+        metadata = EntryMetadata(pruned=after.to_message(), removed=removed.to_message())
+        time_us = draft.head.update_time_us  # nobody worked on the thread
+        entry = append(context, txn, draft, PRUNED, draft_content(metadata), time_us=time_us)
+        entry.head.object_bytes = max(entry.head.object_bytes - gone_bytes, 0)
+        sums = dict([write_row(txn, draft, entry.head, identity.keys.pruned(), metadata.pruned)])
+        commit_entry(context, txn, batch, draft, entry, sums)
+        return after
 
     # -- removing objects ------------------------------------------------------------------------------------------
 
@@ -211,13 +309,8 @@ class ObjectSweeper:
         self, txn: lmdb.Transaction, batch: Batch, thread: Thread, census: _Census
     ) -> ThreadDraft | None:
         """Returns the draft of a thread; None if it is not ours any more, or was saved with a tree since the census."""
-        identity = thread.identity
-        draft = self._threads.draft(txn, batch, identity.namespace, identity.name)
-        if draft is None or draft.identity.number != identity.number:
-            return None
-        try:
-            draft.check_writable()
-        except NotOwner:  # it was given up meanwhile
+        draft, identity = self._draft(txn, batch, thread), thread.identity
+        if draft is None:
             return None
         for sequence in range(census.tip + 1, draft.head.tip_sequence + 1):
             record = blocks.get_entry(txn, identity.keys, sequence)
@@ -226,7 +319,7 @@ class ObjectSweeper:
             entry = unpack(record, sequence)
             if entry.header.kind == VERSION.number:
                 body = replay.open_metadata(identity, entry).checkpoint
-                if body.HasField("workspace") and body.workspace.digest not in census.trees:
+                if body.HasField("workspace") and body.workspace.digest not in census.trees.values():
                     return None
         return draft
 
@@ -380,14 +473,8 @@ class ObjectSweeper:
                     remove_blob(context, txn, batch, draft, row)
                 gone_bytes += row.record.stored_bytes if row is not None else body.packed_bytes
             removed = Pruned(objects=_joined(draft.pruned.objects, dead, alive))
-            after = draft.pruned.merged(removed)
-            metadata = EntryMetadata(pruned=after.to_message(), removed=removed.to_message())
-            time_us = draft.head.update_time_us  # nobody worked on the thread
-            entry = append(context, txn, draft, PRUNED, draft_content(metadata), time_us=time_us)
-            entry.head.object_bytes = max(entry.head.object_bytes - gone_bytes, 0)
-            sums = dict([write_row(txn, draft, entry.head, identity.keys.pruned(), metadata.pruned)])
             add_uncleared(txn, identity.number, draft.pruned, removed)
-            commit_entry(context, txn, batch, draft, entry, sums)
+            after = self._say(txn, batch, draft, removed, gone_bytes)
         draft.pruned = after
         self._threads.keep_draft(batch, draft)
 

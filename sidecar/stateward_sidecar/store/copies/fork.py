@@ -181,6 +181,8 @@ class Forker:
                 entry = replay.read_version(txn, now, version)
                 body = entry.open_metadata(source.identity.cipher, source.identity.uid).checkpoint
                 show_told(body, now.head, version)
+                if version in now.pruned.trees:
+                    body.ClearField("workspace")
                 return body, replay.state_at(txn, now, version, self._context.cache)
 
         body, tree = self._context.settled(read)
@@ -311,6 +313,8 @@ class Forker:
             entry = replay.read_version(txn, source, version)
             body = entry.open_metadata(identity.cipher, identity.uid).checkpoint
             show_told(body, source.head, version)
+            if version in source.pruned.trees:
+                body.ClearField("workspace")
             edits = replay.read_edits(txn, identity, entry, cache)
             tree = None
             if version in wanted or entry.header.whole or entry.header.parent_version in pruned:

@@ -53,6 +53,8 @@ def hydrate_start(thread: Thread, facts: Facts) -> bytes:
     status that is told of it."""
     head, header = thread.head, facts.header
     told = head.told.sequence if head.told.version == header.version else 0
+    if thread.pruned.trees.last and header.version in thread.pruned.trees:
+        told = -told - 1  # its tree was dropped, so it is shown in another way
     key = reached(thread, header.sequence), thread.name, told
     if facts.start is None or facts.start[:3] != key:
         facts.start = *key, HydrateResponse(checkpoint=_view(thread, facts, head)).SerializeToString()
@@ -84,7 +86,10 @@ def _view(thread: Thread, facts: Facts, head: ThreadHead) -> Checkpoint:
     if body.HasField("question"):
         view.question.CopyFrom(body.question)
     if body.HasField("workspace"):
-        view.workspace.CopyFrom(body.workspace)
+        if header.version in thread.pruned.trees:
+            view.workspace_dropped = True
+        else:
+            view.workspace.CopyFrom(body.workspace)
     show_told(view, head, header.version)
     return view
 

@@ -118,16 +118,17 @@ class Pruned(Ranges):
     Sequences of entries; only entries of the kind are meant, and a range may pass over entries of other kinds:
     ``effects`` of deleted effects; ``records`` up to their floor, one range from 1; ``signals`` that pruned versions
     acknowledged; ``loose`` of tags, settings, leases, blobs and moved heads, one range from 1; ``objects`` of lists of
-    objects to which no row leads.
+    objects to which no row leads. And ``trees``: the versions whose trees were dropped, which is no set of entries.
     """
 
-    __slots__ = ("effects", "loose", "objects", "records", "signals")
+    __slots__ = ("effects", "loose", "objects", "records", "signals", "trees")
 
     def __init__(
         self, pairs: Iterable[tuple[int, int]] = (), effects: Ranges = NOTHING, records: Ranges = NOTHING,
-        signals: Ranges = NOTHING, loose: Ranges = NOTHING, objects: Ranges = NOTHING,
+        signals: Ranges = NOTHING, loose: Ranges = NOTHING, objects: Ranges = NOTHING, *, trees: Ranges = NOTHING,
     ) -> None:  # fmt: skip
         super().__init__(pairs)
+        self.trees = trees
         self.effects, self.records, self.signals, self.loose, self.objects = effects, records, signals, loose, objects
 
     def entries(self) -> tuple[Ranges, Ranges, Ranges, Ranges, Ranges]:
@@ -136,12 +137,12 @@ class Pruned(Ranges):
 
     @property
     def is_empty(self) -> bool:
-        """True if no entry was ever cut or removed."""
-        return not self._firsts and not any(each.pairs() for each in self.entries())
+        """True if no entry was ever cut or removed, and no tree dropped."""
+        return not self._firsts and not any(each.pairs() for each in (*self.entries(), self.trees))
 
     def is_same(self, other: Pruned) -> bool:
         """Returns whether the other set has the same versions and entries."""
-        mine, theirs = (self, *self.entries()), (other, *other.entries())
+        mine, theirs = (self, *self.entries(), self.trees), (other, *other.entries(), other.trees)
         return all(one.pairs() == another.pairs() for one, another in zip(mine, theirs, strict=True))
 
     def with_more(self, versions: Ranges, effects: Ranges, signals: Ranges = NOTHING) -> Pruned:
@@ -150,11 +151,17 @@ class Pruned(Ranges):
 
     def merged(self, other: Pruned) -> Pruned:
         """Returns all that is in one of the two sets."""
-        return Pruned([*self.pairs(), *other.pairs()], *map(_joined, self.entries(), other.entries()))
+        return Pruned(
+            [*self.pairs(), *other.pairs()], *map(_joined, self.entries(), other.entries()),
+            trees=_joined(self.trees, other.trees),
+        )  # fmt: skip
 
     def common_with(self, other: Pruned) -> Pruned:
         """Returns all that is in both sets."""
-        return Pruned(self.common(other).pairs(), *map(Ranges.common, self.entries(), other.entries()))
+        return Pruned(
+            self.common(other).pairs(), *map(Ranges.common, self.entries(), other.entries()),
+            trees=self.trees.common(other.trees),
+        )  # fmt: skip
 
     def with_records(self, records: Ranges) -> Pruned:
         """Returns the set with more entries of records."""
@@ -169,6 +176,7 @@ class Pruned(Ranges):
         return PrunedVersions(
             ranges=_to_ranges(self), effects=_to_ranges(self.effects), records=_to_ranges(self.records),
             signals=_to_ranges(self.signals), loose=_to_ranges(self.loose), objects=_to_ranges(self.objects),
+            trees=_to_ranges(self.trees),
         )  # fmt: skip
 
     @classmethod
@@ -178,6 +186,7 @@ class Pruned(Ranges):
         return cls(
             ((item.first, item.last) for item in message.ranges),
             *(Ranges((item.first, item.last) for item in each) for each in sets),
+            trees=Ranges((item.first, item.last) for item in message.trees),
         )
 
 

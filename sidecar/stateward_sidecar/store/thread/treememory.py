@@ -20,6 +20,8 @@ class TreeMemory:
         self._whole: OrderedDict[int, OrderedDict[bytes, None]] = OrderedDict()
         # By thread: the keys of objects that nothing named when a sweep looked, and that nobody asked for since.
         self._unnamed: dict[int, set[bytes]] = {}
+        # Threads that were refused objects, because their trees take as much as they may.
+        self.full: set[int] = set()
         self._lock = threading.Lock()
         self.removals = 0
         """How often objects were removed. A tree that was looked at before the last removal may lack something now."""

@@ -11,6 +11,7 @@ from functools import partial
 
 import lmdb
 
+from stateward.storage.v1.journal_pb2 import EntryHeader
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward_sidecar.codec.entry import EntryContent
@@ -18,6 +19,7 @@ from stateward_sidecar.codec.objects import ObjectList, pack_object
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal.opening import describe_creation, settle_options
+from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread, ThreadDraft
 from stateward_sidecar.store.thread.threads import Threads
@@ -25,6 +27,12 @@ from stateward_sidecar.store.trees.incoming import open_objects
 from stateward_sidecar.store.trees.objectread import ObjectReader
 from stateward_sidecar.store.trees.packs import Listed, put_listed
 from stateward_sidecar.store.trees.treecheck import Named, TreeChecker
+
+
+def names_tree(thread: Thread | ThreadDraft, header: EntryHeader) -> bool:
+    """Whether an entry is that of a retained version whose tree was not dropped, if it names one."""
+    version = header.version
+    return header.kind == VERSION.number and version not in thread.pruned and version not in thread.pruned.trees
 
 
 class NamedTree:

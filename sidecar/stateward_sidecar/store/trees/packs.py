@@ -161,6 +161,7 @@ def check_room(context: Context, taken: int, more: int, identity: Identity) -> N
     most = context.limits.workspace_bytes
     if most and taken + more > most:
         events.limits["workspace_bytes"] += 1
+        context.trees.full.add(identity.number)  # the next sweep drops trees
         raise QuotaExceeded(
             f"the trees of thread {identity.name!r} may take {most:,} bytes (--max-workspace-size) and take {taken:,}; "
             f"this would take {more:,} more. Prune versions: what no version names goes within two hours",

@@ -37,17 +37,17 @@ from stateward.v1.workspace_service_pb2 import (
 )
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.objects import IS_DIRECTORY, parse_directory, totals_of
-from stateward_sidecar.errors import InvalidField
+from stateward_sidecar.errors import InvalidField, VersionPruned
 from stateward_sidecar.store.blobs.blobrows import list_blobs
 from stateward_sidecar.store.journal import replay
 from stateward_sidecar.store.journal.finding import resolve_or_head
 from stateward_sidecar.store.kinds.objects import Place, object_rows
-from stateward_sidecar.store.kinds.version import VERSION
 from stateward_sidecar.store.thread import blocks
 from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.paging import bare, page_bytes
 from stateward_sidecar.store.thread.thread import MAIN, Thread
 from stateward_sidecar.store.thread.threads import Threads
+from stateward_sidecar.store.trees.naming import names_tree
 from stateward_sidecar.store.trees.objectread import ObjectReader, missing_bits, missing_object
 
 # Messages of streams have about so many bytes.
@@ -172,6 +172,11 @@ class Trees:
         body = replay.open_metadata(thread.identity, replay.read_version(txn, thread, version)).checkpoint
         if not body.HasField("workspace"):
             raise InvalidField(field, f"is version {version}, which names no tree")
+        if version in thread.pruned.trees:
+            raise VersionPruned(
+                f"the tree of version {version} of thread {thread.name!r} was dropped, because the thread's trees took "
+                "more than they may", thread=thread.name, version=version,
+            )  # fmt: skip
         return version, body.workspace
 
     def _describe(self, txn: lmdb.Transaction, reader: ObjectReader, digest: bytes) -> TreeRef:
@@ -325,7 +330,7 @@ class Trees:
                 if number >= RECORDS_A_STEP:
                     return sequence - 1
                 entry = unpack(record, sequence)
-                if entry.header.kind == VERSION.number and entry.header.version not in thread.pruned:
+                if names_tree(thread, entry.header):
                     body = replay.open_metadata(thread.identity, entry).checkpoint
                     if body.HasField("workspace"):
                         found[body.workspace.digest] = body.workspace
