@@ -43,6 +43,11 @@
     │   │   └── RateExceeded
     ├── Corrupt                stored bytes are missing or were changed
     ├── NewerFormat            a newer version of the daemon wrote the thread: upgrade this one
+    ├── WorkspaceError         files of a directory
+    │   ├── WorkspaceChanged   somebody changed files since the plan was made: plan again
+    │   ├── RestoreBlocked     a directory cannot be written, or holds what a restore must keep
+    │   ├── RestoreUnfinished  a restore was begun there and is not over: resume it, or undo it
+    │   └── WorkspaceUnsupported  this system lacks what it needs
     ├── ThreadsUnreadable      a list showed all threads but `.threads`, which cannot be opened
     ├── Unavailable            try again later; the client has already retried for `retry_timeout` seconds
     │   ├── ServerUnavailable  no daemon answered
@@ -451,6 +456,35 @@ class NewerFormat(StatewardError):
     format = Fact(_whole, "The format that the daemon found; None = unknown.")
     known_format = Fact(_whole, "The newest format that the daemon knows; None = unknown.")
     sequence = Fact(_whole, "The entry that is kept on the daemon's disk; None = nothing was written.")
+
+
+class WorkspaceError(StatewardError):
+    """Base of the errors about files of a directory. `path` is relative to it."""
+
+    path = Fact(str, "The path, or the first of several; empty = unknown.")
+
+
+class WorkspaceChanged(WorkspaceError):
+    """Somebody changed files since the plan was made, or put a symlink in the place of a directory. Plan again.
+
+    The message says whether the restore had begun. If it had, undo it, or resume it.
+    """
+
+
+class RestoreBlocked(WorkspaceError):
+    """A restore cannot be done, and nothing was written: this user may not write into a directory, or a directory that
+    must give its place to a file holds something that a restore keeps."""
+
+
+class RestoreUnfinished(WorkspaceError):
+    """A restore of the directory was begun and is not over: it was killed, a disk was full, or it runs now. Resume it,
+    or undo it. Also raised if there is no restore to resume or undo."""
+
+    root = Fact(str, "The directory.")
+
+
+class WorkspaceUnsupported(WorkspaceError):
+    """This system cannot restore files: it has no calls that work relative to an open directory."""
 
 
 class ThreadsUnreadable(StatewardError):
