@@ -16,9 +16,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from google.protobuf.message import Message
+
 from stateward._frames import at_the_caller, ends_at_the_caller
 from stateward.arguments import whole_number
-from stateward.v1 import state_pb2
+from stateward.v1 import blob_service_pb2, state_pb2
 
 MARK = "; blob=auto"
 MEDIA_TYPE_BYTES_MAX = 255
@@ -194,6 +196,16 @@ class Content:
     """False: the bytes can be read only once, so the write is not retried."""
     is_blocking: bool = False
     """Whether reading the bytes may block."""
+    method: str = "WriteBlob"
+
+    def begin(self, request: Any) -> Message:
+        """Returns the first message of the upload."""
+        return blob_service_pb2.WriteBlobRequest(begin=request)
+
+    def parts(self, piece: Any) -> Iterator[Message]:
+        """Yields the messages of one of the `pieces`."""
+        for part in slices(piece):
+            yield blob_service_pb2.WriteBlobRequest(data=part)
 
     @classmethod
     def nothing(cls, size_bytes: int | None, digest: bytes) -> Content:

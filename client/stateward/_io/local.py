@@ -38,6 +38,7 @@ from stateward.v1 import (
     record_service_pb2,
     signal_service_pb2,
     thread_service_pb2,
+    workspace_service_pb2,
     writer_service_pb2,
 )
 
@@ -61,7 +62,7 @@ AGAIN_S = 0.25
 _MODULES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,
     effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2, thread_service_pb2,
-    writer_service_pb2,
+    workspace_service_pb2, writer_service_pb2,
 )  # fmt: skip
 
 

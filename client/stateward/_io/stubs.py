@@ -27,6 +27,7 @@ from stateward.v1 import (
     record_service_pb2_grpc,
     signal_service_pb2_grpc,
     thread_service_pb2_grpc,
+    workspace_service_pb2_grpc,
     writer_service_pb2_grpc,
 )
 
@@ -75,6 +76,7 @@ def bind_methods(channel: Any) -> dict[str, Callable[..., Any]]:
         backup_service_pb2_grpc.BackupServiceStub(channel),
         lease_service_pb2_grpc.LeaseServiceStub(channel),
         writer_service_pb2_grpc.WriterServiceStub(channel),
+        workspace_service_pb2_grpc.WorkspaceServiceStub(channel),
         call_service_pb2_grpc.CallServiceStub(channel),
         signal_service_pb2_grpc.SignalServiceStub(channel),
     )

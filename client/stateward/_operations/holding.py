@@ -8,7 +8,7 @@ SESSION_KEY_MIN, SESSION_KEY_MAX = 16, 64
 _MAKES = frozenset(
     {
         "SaveRequest", "BatchSaveRequest", "BlobBegin", "BeginEffectRequest", "PutEffectsRequest", "PutRecordsRequest",
-        "AcquireLeaseRequest", "OpenWriter",
+        "AcquireLeaseRequest", "ObjectsBegin", "OpenWriter",
     }
 )  # fmt: skip
 

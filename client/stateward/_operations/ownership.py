@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from stateward._operations.steps import Await, Call, Operation, Pause, T, ThreadRef, Upload, through
+from stateward._operations.steps import Call, Operation, Step, T, ThreadRef, Upload, through
 from stateward.errors import NotOwner, StatewardError
 from stateward.models import ThreadInfo
 from stateward.v1 import thread_service_pb2 as threads
@@ -45,7 +45,7 @@ def with_take_over(operation: Operation[T]) -> Operation[T]:
     return through(operation, _perform)
 
 
-def _perform(step: Call | Pause | Await) -> Operation[object]:
+def _perform(step: Step) -> Operation[object]:
     if isinstance(step, Upload) and not step.content.is_repeatable:
         yield from _take_first(step)
         return (yield step)
@@ -78,7 +78,7 @@ def _attach(namespace: str, thread: str, mode: threads.AttachMode) -> Call:
     return Call("Attach", threads.AttachRequest(namespace=namespace, thread=thread, mode=mode))
 
 
-def _held_thread(step: Call | Pause | Await, error: NotOwner) -> tuple[str, str] | None:
+def _held_thread(step: Step, error: NotOwner) -> tuple[str, str] | None:
     """Returns namespace and name of the thread whose write failed; None if the call is not a write."""
     if not isinstance(step, Call) or step.method not in _WRITES:
         return None

@@ -1,8 +1,8 @@
 """What the client does, written once, without I/O, for both clients: the steps of operations.
 
-Operations are generators. They yield one step at a time (a `Call`, a `Pause` or an `Await`), receive its answer or its
-error, and return their result. `Client` and `AsyncClient` drive them, wrapped in `with_retries`. A write has the same
-request id in all its attempts, so that a retry does no harm.
+Operations are generators. They yield one step at a time (a `Call`, a `Pause`, an `Await` or a `Work`), receive its
+answer or its error, and return their result. `Client` and `AsyncClient` drive them, wrapped in `with_retries`. A write
+has the same request id in all its attempts, so that a retry does no harm.
 
 This module also has the parts of requests that several operations share.
 """
@@ -47,7 +47,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Upload(Call):
-    """One attempt to write a blob: `request` is the BlobBegin, `content` follows. The answer is that of WriteBlob."""
+    """One attempt to write a blob, or objects of a workspace: `request` begins it, `content` follows."""
 
     content: Content = field(kw_only=True)
 
@@ -71,7 +71,14 @@ class Await:
     awaitable: Awaitable[Any]
 
 
-Step = Call | Pause | Await
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Calls a function that reads files, or computes for long. AsyncClient does so on another thread."""
+
+    function: Callable[[], Any]
+
+
+Step = Call | Pause | Await | Work
 Operation = Generator[Step, Any, T]
 
 

@@ -84,3 +84,8 @@ async def awaited(found: Awaitable[T]) -> T:
 async def settled(found: Awaitable[T] | T) -> T:
     """Returns what a function of the caller returned, awaited if it is awaitable."""
     return await found if inspect.isawaitable(found) else found
+
+
+async def worked(function: Callable[[], T]) -> T:
+    """Calls a function on another thread, so that it does not block the event loop."""
+    return await asyncio.to_thread(function)

@@ -21,7 +21,6 @@ from stateward._io.target import check_owner
 from stateward._io.tls import Renewal
 from stateward.blobs import Content
 from stateward.errors import DeadlineExceeded, ServerUnavailable, WrongTarget
-from stateward.v1.blob_service_pb2 import BlobBegin
 
 if TYPE_CHECKING:
     from stateward._io.aio.grpcwire import GrpcStream, GrpcWire
@@ -69,8 +68,8 @@ class Connection:
                 self.note_no_frames(none)
         return await self.over_grpc().call(method, request, timeout_s)
 
-    async def upload(self, begin: BlobBegin, content: Content) -> Any:
-        """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
+    async def upload(self, begin: Message, content: Content) -> Any:
+        """Makes one attempt to upload a content. An error of the source of the bytes is raised unchanged."""
         if (local := self._frames()) is not None:
             try:
                 return await local.upload(begin, content)

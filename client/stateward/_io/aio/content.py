@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
+from typing import Any
 
-from stateward.blobs import Content, slices
-from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
+from google.protobuf.message import Message
+
+from stateward.blobs import Content
 
 
-async def messages_of(begin: BlobBegin, content: Content) -> AsyncIterator[WriteBlobRequest]:
-    """Yields the messages that write a blob. An error of the source of its bytes is raised unchanged."""
-    yield WriteBlobRequest(begin=begin)
+async def messages_of(begin: Message, content: Content) -> AsyncIterator[Message]:
+    """Yields the messages of an upload. An error of the source of its bytes is raised unchanged."""
+    yield content.begin(begin)
     async for piece in _each(content):
-        for part in slices(piece):
-            yield WriteBlobRequest(data=part)
+        for message in content.parts(piece):
+            yield message
 
 
-async def _each(content: Content) -> AsyncIterator[bytes]:
+async def _each(content: Content) -> AsyncIterator[Any]:
     pieces = content.pieces()
     if isinstance(pieces, AsyncIterable):
         async for piece in pieces:
@@ -25,7 +27,7 @@ async def _each(content: Content) -> AsyncIterator[bytes]:
         return
     iterator = iter(pieces)
 
-    def step() -> bytes | None:
+    def step() -> Any:
         return next(iterator, None)
 
     # Files are read on another thread, so that they do not block the event loop.

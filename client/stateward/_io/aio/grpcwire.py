@@ -19,7 +19,6 @@ from stateward._io.stubs import bind_methods, explain, explain_written, open_cha
 from stateward._io.token import call_metadata, token_metadata
 from stateward._operations.streams import END
 from stateward.blobs import Content
-from stateward.v1.blob_service_pb2 import BlobBegin
 
 T = TypeVar("T")
 TOLD_S = 1.0
@@ -77,9 +76,9 @@ class GrpcWire:
         # Its calls name their own spans.
         return self._methods["RunCalls"](metadata=token_metadata(self._settings))
 
-    async def upload(self, begin: BlobBegin, content: Content) -> Any:
-        """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
-        call = self._methods["WriteBlob"](
+    async def upload(self, begin: Message, content: Content) -> Any:
+        """Makes one attempt to upload a content. An error of the source of the bytes is raised unchanged."""
+        call = self._methods[content.method](
             timeout=upload_deadline_s(self._settings, content), metadata=call_metadata(self._settings)
         )
         told: list[grpc.RpcError] = []
@@ -100,8 +99,8 @@ class GrpcWire:
             call.cancel()
 
     @staticmethod
-    async def _send(call: Any, begin: BlobBegin, content: Content) -> grpc.RpcError | None:
-        """Sends a blob, until the daemon has answered or refused the call. Returns the error of a write that broke."""
+    async def _send(call: Any, begin: Message, content: Content) -> grpc.RpcError | None:
+        """Sends a content, until the daemon answers or refuses the call. Returns the error of a write that broke."""
         async for message in messages_of(begin, content):
             try:
                 await call.write(message)

@@ -33,7 +33,6 @@ from stateward._io.local import (
 )
 from stateward._io.token import call_metadata
 from stateward.blobs import Content
-from stateward.v1.blob_service_pb2 import BlobBegin
 
 CLOSE_S = 5.0
 """How long calls that are under way when a client is closed may still take."""
@@ -160,10 +159,10 @@ class LocalWire:
                 self._dialling = None
         return self._calls
 
-    async def upload(self, begin: BlobBegin, content: Content) -> Any:
-        """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
+    async def upload(self, begin: Message, content: Content) -> Any:
+        """Makes one attempt to upload a content. An error of the source of the bytes is raised unchanged."""
         timeout_s = upload_deadline_s(self._settings, content)
-        stream = self.open("WriteBlob", None, timeout_s)
+        stream = self.open(content.method, None, timeout_s)
         await stream.begin()
         answering = asyncio.ensure_future(stream.read())
         try:

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from stateward._frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
 from stateward._io import forks
-from stateward._io.aio.background import IS_ASYNC, awaited, running_loop
+from stateward._io.aio.background import IS_ASYNC, awaited, running_loop, worked
 from stateward._io.aio.connection import Connection
 from stateward._io.aio.driving import drive
 from stateward._io.aio.stream import AsyncStream, watching
@@ -34,8 +34,10 @@ from stateward._operations.steps import (
     Migrating,
     Operation,
     Pause,
+    Step,
     ThreadRef,
     Upload,
+    Work,
     with_retries,
 )
 from stateward._operations.streams import BlobReader, Reader, Reading
@@ -192,7 +194,7 @@ class AsyncSession:
         if self._last_seen is not None:
             self._last_seen.hear(namespace, thread, message)
 
-    async def perform(self, step: Call | Pause | Await) -> Any:
+    async def perform(self, step: Step) -> Any:
         """Carries out one step of an operation without retries."""
         try:
             return await self._perform(step)
@@ -200,12 +202,12 @@ class AsyncSession:
             self.has_met_daemon |= isinstance(step, Call) and bool(error.reason)  # only the daemon names reasons
             raise
 
-    async def _perform(self, step: Call | Pause | Await) -> Any:
+    async def _perform(self, step: Step) -> Any:
         if self.settings.session_key and isinstance(step, Call | Upload):
             hold(step.request)
         match step:
             case Upload():
-                answer = await self.connected().upload(step.request, step.content)  # type: ignore[arg-type]
+                answer = await self.connected().upload(step.request, step.content)
                 self.has_met_daemon = True
                 return answer
             case Download():
@@ -218,6 +220,8 @@ class AsyncSession:
                 await self.connected().pause(step.seconds)
             case Await():
                 return await awaited(step.awaitable)
+            case Work():
+                return await worked(step.function)
         return None
 
     def open(self, reader: Reader[T], until: float | None = None) -> AsyncStream[T]:

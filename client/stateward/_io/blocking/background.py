@@ -69,3 +69,8 @@ def awaited(found: object) -> Any:
 def settled(found: T) -> T:
     """Returns what a function of the caller returned."""
     return found
+
+
+def worked(function: Callable[[], T]) -> T:
+    """Calls a function."""
+    return function()

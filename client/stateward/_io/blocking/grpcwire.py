@@ -21,10 +21,9 @@ from stateward._io.forks import Calling
 from stateward._io.stubs import bind_methods, explain, open_channel
 from stateward._io.token import call_metadata
 from stateward._operations.streams import END
-from stateward.blobs import Content, slices
+from stateward.blobs import Content
 from stateward.errors import ServerUnavailable
 from stateward.v1.admin_service_pb2 import GetServerInfoRequest
-from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 WATCH_S = 1.0
 """The interval at which late answers are looked for."""
@@ -64,22 +63,22 @@ class GrpcWire:
         except grpc.RpcError as failure:
             raise explain(failure, self._settings) from None
 
-    def upload(self, begin: BlobBegin, content: Content) -> Any:
-        """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
+    def upload(self, begin: Message, content: Content) -> Any:
+        """Makes one attempt to upload a content. An error of the source of the bytes is raised unchanged."""
         failures: list[BaseException] = []
         is_open = threading.Event()
 
-        def messages() -> Iterator[WriteBlobRequest]:  # runs on a thread of gRPC
-            yield WriteBlobRequest(begin=begin)
+        def messages() -> Iterator[Message]:  # runs on a thread of gRPC
+            yield content.begin(begin)
             is_open.wait()
             try:
                 for piece in content.pieces():  # type: ignore[union-attr]
-                    yield from map(_data, slices(piece))
+                    yield from content.parts(piece)
             except Exception as failure:  # noqa: BLE001  raised below
                 failures.append(failure)
                 call.cancel()
 
-        write: Any = self._methods["WriteBlob"]
+        write: Any = self._methods[content.method]
         timeout = upload_deadline_s(self._settings, content)
         metadata = call_metadata(self._settings)
         call = _begin(lambda: write.future(messages(), timeout=timeout, metadata=metadata))
@@ -250,10 +249,6 @@ def _cancel(begun: Future[Any]) -> None:
     """Cancels a call that nobody waits for any more."""
     if begun.exception() is None:
         begun.result().cancel()
-
-
-def _data(piece: bytes) -> WriteBlobRequest:
-    return WriteBlobRequest(data=piece)
 
 
 _brittle_channels: list[Any] = []  # kept until the process ends

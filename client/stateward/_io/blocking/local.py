@@ -40,9 +40,8 @@ from stateward._io.local import (
 )
 from stateward._io.token import call_metadata
 from stateward._operations.streams import END
-from stateward.blobs import Content, slices
+from stateward.blobs import Content
 from stateward.errors import ServerUnavailable, StatewardError
-from stateward.v1.blob_service_pb2 import BlobBegin, WriteBlobRequest
 
 FREE_MAX = 16
 """The most connections that are kept for later calls."""
@@ -139,17 +138,17 @@ class LocalWire:
         """Starts a streaming call, on a connection of its own. Does not wait. `request`: None = they are written."""
         return LocalStream(self._path, self._settings, method, request, timeout_s)
 
-    def upload(self, begin: BlobBegin, content: Content) -> Any:
-        """Makes one attempt to write a blob. An error of the source of the bytes is raised unchanged."""
-        stream = self.open("WriteBlob", None, upload_deadline_s(self._settings, content))
+    def upload(self, begin: Message, content: Content) -> Any:
+        """Makes one attempt to upload a content. An error of the source of the bytes is raised unchanged."""
+        stream = self.open(content.method, None, upload_deadline_s(self._settings, content))
         try:
             stream.begin()
-            stream.write(WriteBlobRequest(begin=begin))
+            stream.write(content.begin(begin))
             for piece in content.pieces():  # type: ignore[union-attr]
-                for part in slices(piece):
+                for message in content.parts(piece):
                     if not stream.is_quiet():  # it is answered or refused: nobody wants the rest
                         return stream.answer()
-                    stream.write(WriteBlobRequest(data=part))
+                    stream.write(message)
             stream.done_writing()
             return stream.answer()
         finally:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from stateward._frames import AT_THE_CALLER, ends_at_the_caller, hide_frames
 from stateward._io import forks
-from stateward._io.blocking.background import IS_ASYNC, awaited, running_loop
+from stateward._io.blocking.background import IS_ASYNC, awaited, running_loop, worked
 from stateward._io.blocking.connection import Connection
 from stateward._io.blocking.driving import drive
 from stateward._io.blocking.stream import Stream, watching
@@ -35,8 +35,10 @@ from stateward._operations.steps import (
     Migrating,
     Operation,
     Pause,
+    Step,
     ThreadRef,
     Upload,
+    Work,
     with_retries,
 )
 from stateward._operations.streams import BlobReader, Reader, Reading
@@ -193,7 +195,7 @@ class Session:
         if self._last_seen is not None:
             self._last_seen.hear(namespace, thread, message)
 
-    def perform(self, step: Call | Pause | Await) -> Any:
+    def perform(self, step: Step) -> Any:
         """Carries out one step of an operation without retries."""
         try:
             return self._perform(step)
@@ -201,12 +203,12 @@ class Session:
             self.has_met_daemon |= isinstance(step, Call) and bool(error.reason)  # only the daemon names reasons
             raise
 
-    def _perform(self, step: Call | Pause | Await) -> Any:
+    def _perform(self, step: Step) -> Any:
         if self.settings.session_key and isinstance(step, Call | Upload):
             hold(step.request)
         match step:
             case Upload():
-                answer = self.connected().upload(step.request, step.content)  # type: ignore[arg-type]
+                answer = self.connected().upload(step.request, step.content)
                 self.has_met_daemon = True
                 return answer
             case Download():
@@ -219,6 +221,8 @@ class Session:
                 self.connected().pause(step.seconds)
             case Await():
                 return awaited(step.awaitable)
+            case Work():
+                return worked(step.function)
         return None
 
     def open(self, reader: Reader[T], until: float | None = None) -> Stream[T]:
