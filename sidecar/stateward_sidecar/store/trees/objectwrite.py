@@ -6,7 +6,7 @@ entries and rows, and files that no row names, which the next start removes. """
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import lmdb
@@ -69,16 +69,28 @@ class ObjectsWrite:
                         self.answer.existed += 1
                     else:
                         new[name] = data
-            full = list[FullPack]()
-            for name, data in new.items():
-                is_directory, digest = name
-                self._seen.add(name)
-                self.answer.written += 1
-                self.answer.size_bytes += len(data)
-                made = self._builders[is_directory].add(digest, data, is_directory=is_directory)
-                full += [FullPack(made, made.content())] if made is not None else []
+            return self._made(self._pack(new))
+
+    def _pack(self, new: Mapping[Named, bytes]) -> Iterator[Listed | None]:
+        for name, data in new.items():
+            is_directory, digest = name
+            self._seen.add(name)
+            self.answer.written += 1
+            self.answer.size_bytes += len(data)
+            yield self._builders[is_directory].add(digest, data, is_directory=is_directory)
+
+    def _made(self, made: Iterable[Listed | None]) -> list[FullPack]:
+        """Returns the packs that are full, and counts them. If one of them fails, none is left."""
+        full = list[FullPack]()
+        try:
+            for each in made:
+                full += [FullPack(each, each.content())] if each is not None else []
             self._reserve(full)
-            return full
+        except BaseException:
+            for pack in full:
+                self.discard_pack(pack)
+            raise
+        return full
 
     def _is_there(self, txn: lmdb.Transaction, name: Named) -> bool:
         is_directory, digest = name
@@ -88,22 +100,14 @@ class ObjectsWrite:
         """Completes the packs that are not full. Raises the same."""
         with self._lock:
             self._check_open()
-            made = [each for builder in self._builders.values() if (each := builder.finish()) is not None]
-            full = [FullPack(each, each.content()) for each in made]
-            self._reserve(full)
-            return full
+            return self._made(builder.finish() for builder in self._builders.values())
 
     def _reserve(self, full: list[FullPack]) -> None:
         made = sum(each.listed.stored_bytes for each in full)
         made += sum(builder.stored_bytes for builder in self._builders.values())
-        try:
-            # As the thread is now: packs before these are committed by now.
-            check_room(self._context, self.thread.head.object_bytes, made, self.thread.identity)
-            self._reserved.take(made)
-        except BaseException:
-            for each in full:
-                self.discard_pack(each)
-            raise
+        # As the thread is now: packs before these are committed by now.
+        check_room(self._context, self.thread.head.object_bytes, made, self.thread.identity)
+        self._reserved.take(made)
 
     def _check_open(self) -> None:
         if self._is_over:
