@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.daemon.process import Fleet, eventually, fleet, started_with
-from tests.daemon.wire import TIMEOUT_S
+from tests.daemon.process import Fleet, Pair, eventually, fleet, started_with
+from tests.daemon.wire import TIMEOUT_S, refused
 from tests.trees.yard import TreeWire, grown, make, naming
 
 from stateward._operations.threads import spans_of
@@ -20,7 +20,10 @@ from stateward.v1.thread_service_pb2 import (
     AttachRequest,
     DeleteThreadRequest,
     PruneThreadRequest,
+    WaitDurableRequest,
 )
+from stateward.v1.workspace_pb2 import TreeObjects
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, WriteObjectsRequest
 
 
 @pytest.fixture
@@ -135,3 +138,58 @@ def test_objects_that_another_machine_has_moved(tmp_path: Path) -> None:
         eventually(lambda: len(blobs(machines)) == first.stat().packs)
         for each in (first, other):
             each.close()
+
+
+def test_a_thread_is_taken_during_an_upload(machines: Fleet) -> None:
+    """The rest of it is refused, and neither machine lacks anything that a version names."""
+    first, other = TreeWire(machines.machine("first")), TreeWire(machines.machine("other"))
+    tree = grown(6, 20)
+    archived(first, tree)
+    late = make(grown(7, 20))
+
+    def slowly() -> Iterator[WriteObjectsRequest]:
+        yield WriteObjectsRequest(begin=ObjectsBegin(thread="t"))
+        yield WriteObjectsRequest(objects=TreeObjects(objects=late.objects()[:10]))
+        take(other)
+        archived(other, {b"other": b"went on"}, 1, inline=True)
+        save = naming(make(tree).ref, 1)
+        save.options.durability = DURABILITY_ARCHIVED
+        assert refused(first.checkpoints.Save, save, timeout=60).reason in ("NOT_OWNER", "FENCED")
+        yield WriteObjectsRequest(objects=TreeObjects(objects=late.objects()[10:]))
+
+    assert refused(first.workspaces.WriteObjects, slowly()).reason in ("NOT_OWNER", "FENCED")
+    assert other.restored(1) == tree
+    assert other.findings("", "t") == []
+    take(first)
+    assert first.restored(2) == {b"other": b"went on"}
+    assert len(first.missing(late)) == len(late.objects())
+    archived(first, grown(7, 20), 2)
+    assert first.restored(3) == grown(7, 20)
+    assert first.findings("", "t") == []
+    for each in (first, other):
+        each.close()
+
+
+def test_trees_are_kept_while_the_bucket_is_away(tmp_path: Path) -> None:
+    """Here, and in the bucket once it is back: HEAD never names a version without its packs."""
+    pair = Pair(tmp_path)
+    try:
+        machine = pair.machine("first")
+        first = TreeWire(machine)
+        archived(first, {b"before": b"before"})
+        pair.go_away()
+        tree = grown(8, 40)
+        made = make(tree)
+        first.send(made.objects())
+        saved = first.save(naming(made.ref, 1))
+        assert first.restored(2) == tree
+        pair.come_back()
+        wait = WaitDurableRequest(thread="t", receipt=saved.receipt, durability=DURABILITY_ARCHIVED)
+        assert first.threads.WaitDurable(wait, timeout=60).receipt.durability == DURABILITY_ARCHIVED
+        first.close()
+        machine.kill()
+        other = TreeWire(pair.machine("other"))
+        assert other.restored(2) == tree
+        other.close()
+    finally:
+        pair.close()
