@@ -17,7 +17,6 @@ from tests.cli.conftest import run
 from tests.keys.test_keys_rotated import FAST, KILLED, formats, key_file, keys, saving
 
 from stateward.errors import Corrupt
-from stateward.errors import KeyUnavailable as LostKey
 from stateward.storage.v1.archive_pb2 import KeyObject
 from stateward.testing import run_daemon
 from stateward_sidecar.errors import KeyUnavailable
@@ -326,7 +325,8 @@ def test_a_head_that_is_put_back_after_its_key_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_key_object_that_is_put_back(tmp_path: Path) -> None:
-    """A sidecar that has a newer key of the namespace changes nothing, and says what is wrong."""
+    """A sidecar that has a newer key of the namespace, or a newer root, adds it again: its own threads stay, and other
+    sidecars read them."""
     file, bucket = key_file(tmp_path, "key"), tmp_path / "bucket"
     place = ("--namespace", "default", "--archive", f"file://{bucket}", "--key-file", file)
     flags = {**FAST, "archive": f"file://{bucket}", "key_file": file}
@@ -338,14 +338,25 @@ def test_a_key_object_that_is_put_back(tmp_path: Path) -> None:
         client.thread("t").append("log", 2, durability="archived")
         until(lambda: 1 in generations_in(tmp_path / "a/keys"))
         daemon.stop()
-        new = found.read_bytes()
         found.write_bytes(old)
         daemon.start()
-        with pytest.raises(LostKey, match="set back"):
-            client.thread("new").append("log", 3)
-        found.write_bytes(new)
+        client.thread("new").append("log", 3)
         client.thread("t").append("log", 3, durability="archived")
-        assert list(client.thread("t").hydrate().logs["log"]) == [1, 2, 3]
+        assert generations_in(bucket / "v1/_keys/n") == {0, 1}
+        root = (bucket / "v1/_keys/root").read_bytes()
+        keys("rotate", "--root", *place[2:])
+        with daemon.client(namespace="other") as other:
+            other.thread("t").append("log", 1)
+        daemon.kill()
+        daemon.start()
+        assert roots_in(tmp_path / "a/keys") == {1}
+        daemon.stop()
+        (bucket / "v1/_keys/root").write_bytes(root)
+        daemon.start()
+        assert roots_in(bucket / "v1/_keys") == {0, 1}
+        client.thread("t").archive.detach()
+        with run_daemon(tmp_path / "b", **flags) as second, second.client() as other:
+            assert list(other.thread("t").hydrate().logs["log"]) == [1, 2, 3]
 
 
 def test_data_without_an_archive(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def check_key_source(
                 path=path or "", fingerprint=fingerprint(key), expected=expected,
             )  # fmt: skip
         if not expected and has_data:
-            KeyStore(directory / KEYS_FILE, key).close()
+            KeyStore(directory / KEYS_FILE, key, only_looks=True).close()
     except StartError as error:
         if not has_data and source.kind == "file" and path is not None and not path.exists():
             return skipped("key", f"{path} does not exist yet; the first start makes it, or `stateward keys new`")

@@ -84,10 +84,13 @@ Fetch = Callable[[bytes], Sequence[bytes]]
 class KeyStore:
     """Finds, makes and destroys keys."""
 
-    def __init__(self, path: Path, key: bytes, root: bytes = b"", fetch: Fetch | None = None) -> None:
+    def __init__(
+        self, path: Path, key: bytes, root: bytes = b"", fetch: Fetch | None = None, *, only_looks: bool = False
+    ) -> None:
         """Opens the file, or makes it. A new file takes ``root``: the slots of a root that other sidecars already use,
         one after the other, one for each generation. In an old file they take the place of one that another key wraps,
-        if they are of the same root; ``fetch`` helps if that root was changed, too.
+        if they are of the same root; ``fetch`` helps if that root was changed, too. ``only_looks``: changes nothing,
+        also if the last process was interrupted while it took a new root, because a daemon may run.
 
         Raises StartError, and makes no file, if the key does not open the root.
         """
@@ -124,7 +127,8 @@ class KeyStore:
                 "start with the key file that the data was made with (STATEWARD_KEY_FILE or --key-file)"
             )
         self._use_roots(opened)
-        self._finish_root()
+        if not only_looks:
+            self._finish_root()
 
     # -- roots -------------------------------------------------------------------------------------------------------
 

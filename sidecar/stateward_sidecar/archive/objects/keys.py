@@ -92,8 +92,7 @@ def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
             found = find_root(wire, key)
     slots = split_slots(found or b"")
     if slots and all(keystore.is_root(slot, key) for slot in slots):
-        if max(map(generation_of, slots)) < keystore.root_generation:
-            raise StartError(f"--archive: {ROOT_KEY} was set back; put it back from a newer copy of the bucket")
+        _put_root_back(wire, keystore)
         try:
             if keystore.learn_roots(slots):
                 _tell_root(keystore)
@@ -106,6 +105,25 @@ def agree_on_root(wire: Wire, keystore: KeyStore, key: bytes) -> None:
         "KEY_UNAVAILABLE: the archive was made under another root key than the data in this directory; start with "
         "the --key-file of the archive and an empty --data-dir, or give this data an archive of its own"
     )
+
+
+def _put_root_back(wire: Wire, keystore: KeyStore) -> None:
+    """Adds the root of this store to the archive's, if that was set back to before a change: other sidecars could not
+    open what this one wraps. Nothing but a retirement of an older root removes one."""
+    found = wire.find(ROOT_KEY)
+    slots = list(map(checked, slots_of(found.data))) if found is not None else []
+    if found is not None and max(map(generation_of, slots)) < keystore.root_generation:
+        with suppress(ObjectChanged):  # by another sidecar, or by a rotation
+            wire.replace(ROOT_KEY, _added(found.data, keystore.root_slot()), found.etag)
+            log.warning("the root of the archive was set back; the newer one of this disk was added again")
+
+
+def _added(data: bytes, *slots: bytes) -> bytes:
+    """Returns the bytes of a key object with more wraps."""
+    found = KeyObject.FromString(data)
+    for slot in slots:
+        found.wraps.add(wrapping_id=wrapping_id_of(slot), wrapped=slot)
+    return found.SerializeToString()
 
 
 def _tell_root(keystore: KeyStore) -> None:
@@ -186,10 +204,7 @@ class Keys:
                     "this disk and the archive have different keys for a namespace", namespace_id=identity.hex()
                 )
             if pairs and max(theirs) < max(pairs):
-                raise KeyUnavailable(
-                    "the key of a namespace was set back in the archive; put it back from a newer copy of the bucket",
-                    namespace_id=identity.hex(),
-                )
+                theirs |= self._put_back(identity, {each: pairs[each] for each in pairs if each > max(theirs)})
             if theirs.keys() - pairs:
                 self._submit(lambda: keystore.learn_namespace(identity, theirs))
                 if pairs and max(theirs) > max(pairs):
@@ -202,6 +217,21 @@ class Keys:
             self._agreed[identity] = asked_at
         self._rewrapper.begin(ours, frozenset(theirs))
         return ours
+
+    def _put_back(self, identity: bytes, pairs: dict[int, bytes]) -> dict[int, bytes]:
+        """Adds newer keys of a namespace to its key object, which was set back to before they were made: other sidecars
+        could not open what this one seals. Nothing but a retirement of an older key removes one. Raises KeyUnavailable
+        if the object changes meanwhile."""
+        keystore, name = self._context.keystore, namespace_key(identity)
+        slots = [slot for slot in keystore.namespace_slots(identity) if generation_of(slot) in pairs]
+        found = self._wire.find(name)
+        try:
+            if found is not None and max(map(generation_of, slots_of(found.data))) < max(pairs):
+                self._wire.replace(name, _added(found.data, *slots), found.etag)
+        except ObjectChanged:
+            raise KeyUnavailable("the key of a namespace is being changed; try again") from None
+        log.warning("the key of a namespace was set back; the newer one of this disk was added again")
+        return pairs
 
     def _submit(self, change: Callable[[], object]) -> object:
         def run(txn: object, batch: object) -> object:

@@ -228,6 +228,8 @@ class Rekeyer:
         if expected_uid not in ("", thread.identity.uid_text):
             raise other_creation(thread.identity, expected_uid)
         check_fit(self._context, thread)
+        if self._context.had_archive:
+            raise FeatureUnavailable("these data belong to an archive: start the daemon with it, and try again")
         moment = self._outbox.moment(thread.identity)
         if moment is not None and moment.is_clearing:
             self._clear()
