@@ -258,3 +258,21 @@ def test_an_owner_elsewhere(tmp_path: Path) -> None:
         with pytest.raises(OwnershipLost):
             other.rekey("t")
         assert client.thread("t").info().uid == uid
+
+
+def test_moved_heads_name_their_versions(daemon: Daemon) -> None:
+    """The journal names the versions to which a head was moved by the digests that they have under the new key."""
+    with daemon.client() as client:
+        thread = client.thread("t")
+        for number in range(4):
+            thread.append("log", number)
+        thread.branches.move("main", 2)
+        thread.append("log", "more")
+        client.rekey("t")
+        digests = {each.version: each.digest for each in client.thread("t").checkpoints.list()}
+        for event in client.thread("t").watch(after_sequence=0):
+            if event.kind == "heads_moved":
+                (move,) = event.what.heads
+                assert (move.version, move.version_digest) == (2, digests[2])
+                break
+        assert findings(client) == []
