@@ -442,3 +442,46 @@ def test_a_held_thread_in_an_archive(tmp_path: Path) -> None:
         daemon.start()
         held.append("log", 2, durability="archived")
         until(lambda: generations_in(tmp_path / "a/keys") == {1})
+
+
+def test_a_store_that_is_killed_while_it_wraps_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it ends, each thread's key opens by one of the two keys of its namespace, and the next start goes on."""
+    key = os.urandom(32)
+    store = KeyStore(tmp_path / "keys", key)
+    space, uids = store.create_namespace("n"), [os.urandom(16) for _ in range(9)]
+    for uid in uids:
+        store.add_thread(uid, space, uid * 2)
+        store.mark_leaving(uid, is_leaving=False)
+    store.close()
+    before, ends = (tmp_path / "keys").read_bytes(), 0
+    for count in range(15):
+        (tmp_path / "keys").write_bytes(before)
+        with monkeypatch.context() as patch:
+            cut_short(patch, count)
+            try:
+                change(KeyStore(tmp_path / "keys", key))
+            except KeyboardInterrupt:
+                ends += 1
+        store = KeyStore(tmp_path / "keys", key)
+        space = store.namespace("n") or space
+        assert [store.thread_key(uid, space) for uid in uids] == [uid * 2 for uid in uids]
+        if store.changed_namespaces():
+            change(store, is_new=False)
+            assert [store.thread_key(uid, space) for uid in uids] == [uid * 2 for uid in uids]
+        assert len(generations_in(tmp_path / "keys")) == 1
+        store.close()
+    assert 10 <= ends < 15
+
+
+def change(store: KeyStore, *, is_new: bool = True) -> None:
+    """Gives the namespace another key, as a daemon does, or goes on with that."""
+    if is_new:
+        store.change_namespace("n")
+    space = store.namespace("n")
+    assert space is not None
+    at: int | None = 2
+    while at is not None:
+        at = store.rewrap_threads(space, at, 4)
+        store.sync()
+    store.forget_generations(space.id, frozenset())
+    store.sync()

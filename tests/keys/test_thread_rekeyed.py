@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import run
 from tests.keys.test_keys_changed_inside import slots, until
 from tests.keys.test_keys_rotated import FAST, key_file
+from tests.trees.yard import TreeWire, grown, make, naming
 
 from stateward import Blob, Client
 from stateward.errors import OwnershipLost, StatewardError, UidMismatch
@@ -275,4 +276,20 @@ def test_moved_heads_name_their_versions(daemon: Daemon) -> None:
                 (move,) = event.what.heads
                 assert (move.version, move.version_digest) == (2, digests[2])
                 break
+        assert findings(client) == []
+
+
+def test_trees_of_files_travel(daemon: Daemon) -> None:
+    """Trees of several versions are as they were, and the next save builds on their objects."""
+    wire, trees = TreeWire(daemon), [grown(1, 20), {**grown(1, 20), b"more": b"m" * 3_000_000}]
+    with daemon.client() as client:
+        for version, tree in enumerate(trees):
+            made = make(tree)
+            wire.send(made.objects())  # a pack, and entries
+            wire.save(naming(made.ref, version, "t"))
+        client.rekey("t")
+        for version, tree in enumerate(trees, 1):
+            assert wire.restored(version) == tree
+        wire.save(naming(make(trees[0]).ref, 2, "t"))
+        assert wire.restored(3) == trees[0]
         assert findings(client) == []
