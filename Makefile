@@ -1,8 +1,9 @@
 # The task table; `make` alone lists it. Each task creates the environment that it needs in .venv, from pyproject.toml.
 
 PYTHON ?= python3
-# Workers of pytest. Some tests wait, so on two cores four keep both busy; each costs 17 seconds of a core for imports.
-JOBS ?= 4
+# Workers of pytest. Tests wait for half of their time, for terms, deadlines and disks, so two cores have work for six;
+# each costs 7 seconds of a core for imports, and 300 MB.
+JOBS ?= 6
 # What bandit reads.
 SHIPPED := client sidecar proto docs deploy
 HISTORIES ?= 200

@@ -39,8 +39,10 @@ def test_retries_end(fake, open_client):
     fake.store.fail_before = 10**6
     with pytest.raises(ShuttingDown):
         client.server_info()
-    fake.store.fail_before = 2
+    fake.store.fail_before = 0
     client.server_info()
+    fake.store.fail_before = 2
+    open_client(fake.target, retry_timeout=20).server_info()
 
 
 @pytest.mark.parametrize("ask", [lambda client: client.server_info(), lambda client: next(client.verify())])
