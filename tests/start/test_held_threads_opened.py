@@ -11,12 +11,13 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from tests.daemon.store import get, hydrate, opened, save, settle
+from tests.daemon.store import get, hydrate, opened, save, settle, write
 from tests.start import contract
 from tests.start.contract import METHODS, STREAMED, WIRES, open_channel, reason_of, request_of, streamed_reason
 
@@ -27,6 +28,7 @@ from stateward.testing import Daemon, run_daemon
 from stateward.v1 import thread_pb2, thread_service_pb2
 from stateward.v1.access_pb2 import VERB_ANY
 from stateward_sidecar.errors import Locked as StoreLocked
+from stateward_sidecar.errors import QueueFull
 from stateward_sidecar.service.admission.grants import needs_of
 from stateward_sidecar.service.admission.held import KEY, UNASKED
 
@@ -318,3 +320,29 @@ def test_a_locked_thread_is_in_no_memory(tmp_path: Path) -> None:
             keystore.held.data_key(uid)
         with pytest.raises(StoreLocked):
             get(store, "h")
+
+
+def test_nobody_opens_what_is_being_deleted(tmp_path: Path) -> None:
+    """And what was opened since it was found is not deleted without a look at it."""
+    with opened(tmp_path) as store:
+        keystore, name = store.context.keystore, ("default", "h")
+        keystore.held.offer(name, RIGHT)
+        save(store, "x", thread="h", create=thread_pb2.ThreadOptions(held_key=True))
+        keystore.held.withdraw(name, RIGHT)
+        (uid,) = keystore.held_uids
+        namespace = keystore.namespace("default")
+        assert namespace is not None
+        settle(store)
+        store.lock_held(0.0)
+        found = store.deleter.find_ended(uid)
+        assert found is not None
+        unwrap = partial(keystore.unwrap_held, uid, namespace, RIGHT)
+        with keystore.held.ending(uid) as is_ours, keystore.held.ending(uid) as is_theirs:
+            assert (is_ours, is_theirs) == (True, False)
+            with pytest.raises(QueueFull):
+                keystore.held.enter(uid, RIGHT, unwrap)
+        keystore.held.enter(uid, RIGHT, unwrap)
+        with keystore.held.ending(uid) as is_ours:
+            assert not is_ours
+        assert write(store, store.deleter.delete_locked(found, "request")) is False
+        assert hydrate(store, "h")

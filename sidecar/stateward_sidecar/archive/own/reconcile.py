@@ -137,7 +137,9 @@ class Finisher:
                 with store.context.engine.read() as txn:
                     orphan = store.threads.by_number(txn, number)
             except Locked:
-                self.delete_locked(uid, number)
+                with store.context.keystore.held.ending(uid) as is_ours:
+                    if is_ours:  # else a call has opened it, and finds the tombstone
+                        self.delete_locked(uid, number)
                 continue
             if orphan is not None:
                 request = DeleteThreadRequest(
@@ -149,7 +151,7 @@ class Finisher:
 
     def delete_locked(self, uid: bytes, number: int = 0) -> None:
         """Deletes a locked thread on this disk that the archive has deleted, or one line of it. Does nothing if there
-        is none."""
+        is none. Nobody opens it meanwhile."""
         store = self._state.store
         found = find_locked(store.context, uid, number)
         if found is not None:

@@ -20,6 +20,7 @@ from stateward_sidecar import security
 from stateward_sidecar.archive.objects.fetch import Fetched, Fetcher, Seen
 from stateward_sidecar.archive.objects.heads import (
     FORMAT,
+    UNUSED_MAX,
     WRITE_ID_BYTES,
     claim_tombstone,
     epoch_start,
@@ -41,6 +42,7 @@ from stateward_sidecar.errors import (
     Corrupt,
     Fenced,
     KeyUnavailable,
+    Locked,
     NewerFormat,
     NotOwner,
     StatewardError,
@@ -257,11 +259,14 @@ class Attacher:
         else:
             dead = self._finisher.make_way(place, seen) if seen is not None and seen.head.deleted else []
             state.cut.discard(seen.head.uid if seen is not None else b"")  # nobody takes that thread again
-            epoch = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
-            key = state.keys.make_thread(namespace, place, epoch, known, session_key)
+            begun = seen.head.epoch + 1 if seen is not None else FIRST_EPOCH
+            key, epoch = self._make_key(namespace, place, begun, known, session_key)
             if known is not None and key.uid != known.uid:
                 raise NotOwner(f"another sidecar is making thread {name[1]!r}; try again", thread=name[1])
             head = self._first_head(key, epoch, seen)
+            if epoch > begun:  # whoever has a thread of these epochs sets it aside
+                head.unused_epochs.add(first=begun, last=epoch - 1)
+                del head.unused_epochs[:-UNUSED_MAX]
         now = state.wire.now()
         etag = self._write_claim(namespace, place, head, seen)
         if etag is None:
@@ -276,6 +281,21 @@ class Attacher:
             state.claimed[name] = etag, now
             state.hooks.claims[name] = Claim(key.uid, key.data_key, row_of(head), key.held)
         return True
+
+    def _make_key(
+        self, namespace: NamespaceKeys, place: Place, epoch: int, known: ThreadKey | None, session_key: bytes
+    ) -> tuple[ThreadKey, int]:
+        """Makes the key of a thread, and returns it with its epoch. A process that ended between key and HEAD has left
+        a key: the next thread takes it. If it is of a held thread, and this call cannot open it, or of one that is not
+        held, the next epoch is taken."""
+        for skipped in range(ROUNDS):
+            try:
+                key = self._state.keys.make_thread(namespace, place, epoch + skipped, known, session_key)
+            except Locked:
+                continue
+            if bool(key.held) == bool(session_key) or known is not None:
+                return key, epoch + skipped
+        raise ArchiveUnavailable("the archive has keys of other threads under this name; try again later")
 
     def _write_claim(
         self, namespace: NamespaceKeys, place: Place, head: ArchiveHead, seen: Seen | None

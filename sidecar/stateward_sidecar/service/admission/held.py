@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
 from google.protobuf.message import Message
@@ -31,6 +31,7 @@ from stateward_sidecar.store.store import Store
 if TYPE_CHECKING:  # a daemon without an archive does not load it
     from stateward_sidecar.archive.archive import Archive
 
+T = TypeVar("T")
 KEY = "stateward-session-key-bin"
 ROUNDS = 4
 UNASKED = ("DeleteThread",)
@@ -177,6 +178,15 @@ class HeldCall:
 
     def __repr__(self) -> str:
         return "HeldCall()"
+
+    async def run(self, needs: Iterable[Need], request: Message, verb: Callable[[], Awaitable[T]]) -> T:
+        """Runs a verb that this call has a session key for. If the thread was deleted since the call was asked, the
+        verb would make another one, with a key that nobody has offered; so the call is asked again."""
+        try:
+            return await verb()
+        except Locked:
+            await self.pass_in(needs, request)
+            return await verb()
 
     async def pass_in(self, needs: Iterable[Need], request: Message) -> None:
         """Does what ``admit`` does. With an archive, a thread that is locked here may have been deleted elsewhere."""

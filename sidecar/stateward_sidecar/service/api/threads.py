@@ -245,8 +245,10 @@ class ThreadService:
                 continue
             is_copy = self._ownership.archive is not None and not is_orphans(request.thread)
             run = self._store.deleter.delete_locked(found, LOCAL if is_copy else "request")
-            if await self._calls.write(run, context, frees_space=True):
-                return DeleteThreadResponse(receipt=Receipt(uid=found.uid.hex()))
+            with self._store.context.keystore.held.ending(found.uid) as is_ours:
+                if is_ours and await self._calls.write(run, context, frees_space=True):
+                    return DeleteThreadResponse(receipt=Receipt(uid=found.uid.hex()))
+            await asyncio.sleep(NAME_POLL_S)  # it was opened, or another call deletes it
 
     async def _delete_everywhere(
         self, request: DeleteThreadRequest, archive: Archive, context: grpc.aio.ServicerContext
@@ -262,7 +264,9 @@ class ThreadService:
                 if ended:  # it was locked meanwhile, or there is another thread of the name by now
                     if (found := await self._calls.look(self._store.deleter.find_ended, ended)) is not None:
                         run = self._store.deleter.delete_locked(found, "request")
-                        await self._calls.write(run, context, frees_space=True)
+                        with self._store.context.keystore.held.ending(ended) as is_ours:
+                            if is_ours:  # else a call has opened it, and finds the tombstone
+                                await self._calls.write(run, context, frees_space=True)
                     return DeleteThreadResponse(receipt=Receipt(uid=ended.hex()))
                 if not is_orphans(request.thread):
                     continue

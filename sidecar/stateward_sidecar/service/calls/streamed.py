@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Any, TypeVar
 
@@ -317,7 +318,11 @@ class _Stream:
                 await inner.pass_in(verb.needs, request)
             if places is not None and caller is not None and facts.stores:
                 spend(caller, request)
-            return await self._passed(verb, request, deadline, held, caller)
+            assert verb.run is not None
+            run: Callable[[], Awaitable[Message]] = partial(verb.run, request, deadline)
+            if inner is not None and inner.key:
+                run = partial(inner.run, verb.needs, request, run)
+            return await self._passed(verb, request, run, held, caller)
         finally:
             if places is not None:
                 places.leave()
@@ -325,17 +330,16 @@ class _Stream:
                 inner.close()
 
     async def _passed(
-        self, verb: Verb, request: Any, deadline: Deadline, held: Held, caller: Caller | None
+        self, verb: Verb, request: Any, run: Callable[[], Awaitable[Message]], held: Held, caller: Caller | None
     ) -> Message:
         self._calls.ownership.gate.admit(METHODS[verb.name])
-        assert verb.run is not None
         self._turns.begin_call()
         try:
             if not self._turns.passes(is_write=True):
                 await self._turns.wait_in_line(flow_of(request, verb.name), is_write=True)
                 if caller is not None:  # the file of principals may have changed meanwhile
                     caller.admit(verb.needs, request)
-            return await held.to_its_end(verb.run(request, deadline))
+            return await held.to_its_end(run())
         finally:
             self._turns.end_call()
 

@@ -198,7 +198,7 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
                         method.follow(request)
                     if held is not None and held.refuse(method.needs, request) is not None:
                         await held.pass_in(method.needs, request)
-                    again = partial(verb, request, context)
+                    again = _with_key(partial(verb, request, context), held, method, request)
                     # Nothing here refers to the answer, so that it can be dropped while it waits for room.
                     work = _to_its_end(again(), share, method.room) if share else again()
                     if method.callers is not None and not method.is_write:
@@ -225,6 +225,15 @@ def _unary(verb: Callable[..., Awaitable[Message | bytes | Reserved]], method: M
             await _abort(context, error, method.name)
 
     return handle_waiting if method.may_wait else handle
+
+
+def _with_key(
+    again: Callable[[], Awaitable[T]], held: HeldCall | None, method: Method, request: Message
+) -> Callable[[], Awaitable[T]]:
+    """Returns what runs the verb of a call, which may have a session key."""
+    if held is None or not held.key:
+        return again
+    return partial(held.run, method.needs, request, again)
 
 
 async def _admitted_late(

@@ -83,12 +83,13 @@ def delete_locked(
     tell: Callable[[str, str, None], None],
 ) -> Callable[[lmdb.Transaction, Batch], bool]:  # fmt: skip
     """Returns the write that deletes lines of a locked thread, and its key if no line is left. It returns False if the
-    thread was opened and changed, or deleted, since it was found. ``tell`` is called with the names of namespaces whose
+    thread was opened or deleted since it was found. The caller sees to it that nobody opens it meanwhile
+    (``HeldKeys.ending``). ``tell`` is called with the names of namespaces whose
     watches must look."""
 
     def run(txn: lmdb.Transaction, batch: Batch) -> bool:
         keystore = context.keystore
-        if thread.uid not in keystore.held_uids:
+        if thread.uid not in keystore.held_uids or keystore.held.is_open(thread.uid):
             return False
         for line in thread.lines:
             if txn.get(layout.ThreadKeys(line.number).head) != line.head:

@@ -1,0 +1,88 @@
+"""The danger: a session key that was lost with its client, before it made anything, keeps a name from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.daemon.driven import NAME, NAMESPACE, Driven
+from tests.daemon.town import Twins, twins
+
+from stateward_sidecar.archive.objects.heads import open_head, was_unused
+from stateward_sidecar.errors import Locked, NotOwner
+from stateward_sidecar.storage.keystore import KeyStore
+
+ONE, TWO = b"1" * 32, b"2" * 32
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Twins]:
+    with twins(tmp_path) as made:
+        yield made
+
+
+def claim(machine: Driven, key: bytes) -> None:
+    machine.archive.own(NAMESPACE, NAME, session_key=key)
+
+
+def opens(machine: Driven, key: bytes) -> bool:
+    """Whether the claim of a machine is for a thread with this key."""
+    found = machine.archive.state.hooks.claims[NAMESPACE, NAME]
+    namespace = machine.store.context.keystore.namespace(NAMESPACE)
+    assert namespace is not None
+    if not key or not found.held:
+        return not key and not found.held
+    try:
+        return KeyStore.open_thread(found.held, namespace, key) == (found.uid, found.data_key)
+    except Locked:
+        return False
+
+
+@pytest.mark.parametrize(("first", "second"), [(ONE, TWO), (ONE, b""), (b"", TWO), (ONE, ONE)])
+def test_a_claim_of_another_key(pair: Twins, first: bytes, second: bytes) -> None:
+    """Whoever claimed the name has made nothing. After the lease it is claimed with the key of the next call."""
+    claim(pair.a, first)
+    assert opens(pair.a, first)
+    with pytest.raises(NotOwner):
+        claim(pair.b, second)
+    pair.wait_for_lease()
+    claim(pair.b, second)
+    assert opens(pair.b, second)
+    assert len([key for key in pair.bucket.objects if "_keys/t/" in key]) == 1
+    if not second:
+        pair.b.put("one", after=0)
+        pair.b.archive_all()
+        assert pair.b.words() == ["one"]
+
+
+@pytest.mark.parametrize(("first", "second"), [(ONE, TWO), (ONE, b""), (b"", TWO)])
+def test_a_key_whose_head_was_never_written(pair: Twins, first: bytes, second: bytes) -> None:
+    """A process ended between the two. The next thread has a key of its own, HEAD says that the epoch was not used, and
+    the collection removes what is left."""
+    claim(pair.a, first)
+    (head,) = [key for key in pair.bucket.objects if key.endswith("/HEAD")]
+    del pair.bucket.objects[head]
+    pair.end(pair.a)
+    claim(pair.b, second)
+    assert opens(pair.b, second)
+    state = pair.b.archive.state
+    namespace = pair.b.store.context.keystore.namespace(NAMESPACE)
+    assert namespace is not None
+    place = state.place(namespace, NAME)
+    written = open_head(namespace, place, pair.bucket.objects[head])
+    assert (written.created_epoch, was_unused(written, 1)) == (2, True)
+    assert len([key for key in pair.bucket.objects if "_keys/t/" in key]) == 2
+    pair.b.collect(0)
+    assert len([key for key in pair.bucket.objects if "_keys/t/" in key]) == 1
+
+
+def test_the_same_key_takes_what_is_left(pair: Twins) -> None:
+    """As a thread that is not held does."""
+    claim(pair.a, ONE)
+    (head,) = [key for key in pair.bucket.objects if key.endswith("/HEAD")]
+    del pair.bucket.objects[head]
+    uid = pair.a.archive.state.hooks.claims[NAMESPACE, NAME].uid
+    pair.end(pair.a)
+    claim(pair.b, ONE)
+    assert pair.b.archive.state.hooks.claims[NAMESPACE, NAME].uid == uid
