@@ -243,6 +243,24 @@ def test_objects_in_entries_come_into_packs(barn: Barn) -> None:
     barn.check()
 
 
+def test_a_thread_that_nobody_writes_is_not_walked_again(barn: Barn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a sweep has found nothing to do; the next write makes it look again."""
+    made, looks = tree("kept"), list[str]()
+    barn.keep(made)
+    barn.sweep_later(times=3)
+    sweeper = barn.store.sweeper._objects
+    count = sweeper._count
+    monkeypatch.setattr(sweeper, "_count", lambda thread: looks.append(thread.name) or count(thread))
+    barn.sweep_later(times=3)
+    assert looks == []
+    barn.keep(tree("more"))
+    barn.prune(1)
+    barn.sweep_later(times=4)
+    assert looks
+    assert not barn.is_whole(made)
+    barn.check()
+
+
 def test_a_copy_keeps_what_its_source_gives_up(barn: Barn) -> None:
     """Each thread has its own rows, and a second name of each pack."""
     first, second = tree("one"), tree("two")

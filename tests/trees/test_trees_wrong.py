@@ -136,7 +136,7 @@ WRONG_OBJECTS: dict[str, tuple[str, Callable[[], TreeObject]]] = {
     "a frame that is larger than it says": ("data", lambda: framed(bytes(100_000), 1000)),
     "a frame that is smaller than it says": ("data", lambda: framed(bytes(1000), 100_000)),
     "a frame of a gigabyte": ("data", lambda: framed(bytes(1 << 30), 1000)),
-    "a size beyond all": ("frame_of_bytes", lambda: framed(b"x", 1 << 30)),
+    "a size beyond a chunk": ("frame_of_bytes", lambda: framed(b"x", 2 << 20)),
     "a negative size": ("frame_of_bytes", lambda: framed(b"x", -1)),
 }  # fmt: skip
 
@@ -147,6 +147,15 @@ def framed(data: bytes, size_bytes: int) -> TreeObject:
     made = chunk(data[: 1 << 20])
     made.data, made.frame_of_bytes = zstandard.compress(data), size_bytes
     return made
+
+
+def test_a_message_that_stands_for_more_than_there_is_memory(begun: TreeWire) -> None:
+    """Thousands of small frames of a megabyte each are refused before any of them is opened."""
+    before, one = looked(begun), framed(bytes(MIB), MIB)
+    refusal = refusal_of(begun, *([one] * 8000))
+    assert (refusal.reason, refusal.field) == ("INVALID_FIELD", "objects.objects")
+    assert refusal_of(begun, *([chunk(b"x")] * 8193)).field == "objects.objects"
+    unchanged(begun, before)
 
 
 @pytest.mark.parametrize("name", WRONG_OBJECTS)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.workspace_pb2 import TreeObject
 from stateward.v1.workspace_service_pb2 import FindMissingRequest, ReadObjectsRequest, ReadTreeRequest
-from stateward_sidecar.codec.objects import DIGEST_BYTES, NAME_BYTES_MAX
+from stateward_sidecar.codec.objects import DIGEST_BYTES, DIRECTORY_BYTES_MAX, NAME_BYTES_MAX
 from stateward_sidecar.errors import InvalidField
 
 DIGESTS_MAX, OBJECTS_MAX, PATH_BYTES_MAX, DEPTH_MAX = 32_768, 8192, 64 << 10, 256
 SAVED_OBJECTS_MAX, SAVED_BYTES_MAX = 1024, 256 << 10
+# Bytes of a message before compression: a few frames may stand for more than there is memory.
+MESSAGE_BYTES_MAX = DIRECTORY_BYTES_MAX
 
 
 def check_workspace(request: SaveRequest) -> None:
@@ -54,9 +56,11 @@ def check_digests(request: FindMissingRequest | ReadObjectsRequest) -> None:
 
 
 def check_objects(objects: Sequence[TreeObject], field: str) -> None:
-    """Checks how many objects a message has."""
+    """Checks how many objects a message has, and how large they are together."""
     if not 1 <= len(objects) <= OBJECTS_MAX:
         raise InvalidField(field, f"are {len(objects)}, not 1 to {OBJECTS_MAX}")
+    if (size_bytes := _bytes_of(objects)) > MESSAGE_BYTES_MAX and len(objects) > 1:
+        raise InvalidField(field, f"have {size_bytes} bytes together, more than {MESSAGE_BYTES_MAX}")
 
 
 def check_read_tree(request: ReadTreeRequest) -> None:

@@ -88,6 +88,8 @@ class ObjectSweeper:
         self._pruner = pruner
         self._next_us: dict[int, int] = {}
         self._since_us: dict[int, int] = {}  # when the unnamed objects of a thread were first seen
+        # By thread: its newest entry when a sweep found nothing to do. Nothing is to do until something is written.
+        self._idle: dict[int, int] = {}
         self._left_bytes = 0
 
     def sweep(self, submit: Submit) -> None:
@@ -96,6 +98,9 @@ class ObjectSweeper:
         with self._context.engine.read() as txn:
             numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"B")]
         self._next_us = {number: time for number, time in self._next_us.items() if time > now}
+        for known in (self._idle, self._since_us):
+            for gone in known.keys() - set(numbers):
+                del known[gone]
         for number in numbers:
             if number not in self._next_us or number in self._context.trees.full:
                 self._next_us[number] = now + int(INTERVAL_S * SECOND_US)
@@ -107,6 +112,9 @@ class ObjectSweeper:
                 thread = self._threads.by_number(txn, number)
                 if thread is None or thread.floor_sequence or not may_collect(txn, thread):
                     return
+            memory = self._context.trees
+            if self._idle.get(number) == thread.head.tip_sequence and number not in memory.full:
+                return
             census = self._count(thread)
             hooks = self._context.archive
             if (hooks is not None and hooks.is_away()) or not is_still_ours(self._context, thread):
@@ -115,6 +123,9 @@ class ObjectSweeper:
             self._collect(thread, census, now_us, submit)
             self._move(thread, census, now_us, submit)
             self._remove_lists(thread, census, now_us, submit)
+            has_young = any(self._is_young(time_us, now_us) for time_us in census.lists.values())
+            if memory.unnamed(number) is None and not has_young and self._left_bytes > 0:
+                self._idle[number] = census.tip  # what this sweep has written makes it look once more
         except ShuttingDown:
             raise
         except StatewardError as error:
@@ -382,9 +393,9 @@ class ObjectSweeper:
                 is_well_filled = size_bytes >= NAMED_PART * batch.body.packed_bytes
                 if not named or is_well_filled or not self._is_here(thread, batch.body.pack):
                     continue
-            if self._left_bytes < size_bytes:
-                break
             self._left_bytes -= size_bytes
+            if self._left_bytes <= 0:  # no other thread has its turn in this round
+                break
             found[sequence] = sorted(named)
         if inline_bytes < INLINE_BYTES and len(inline) < INLINE_LISTS:
             for sequence in inline:
