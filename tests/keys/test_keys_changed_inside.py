@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,6 @@ def generations_in(path: Path) -> set[int]:
 
 def until(is_so: Callable[[], bool]) -> None:
     """Waits for what the daemon does in the background."""
-    import time
-
     deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline
@@ -485,3 +484,39 @@ def change(store: KeyStore, *, is_new: bool = True) -> None:
         store.sync()
     store.forget_generations(space.id, frozenset())
     store.sync()
+
+
+def test_kills_while_sidecars_follow(tmp_path: Path) -> None:
+    """Two sidecars that save are killed again and again while root and namespace change: each has all threads after
+    each start, and in the end nothing needs an old key."""
+    file, bucket = key_file(tmp_path, "key"), tmp_path / "bucket"
+    place = ("--archive", f"file://{bucket}", "--key-file", file)
+    flags = {**FAST, "archive": f"file://{bucket}", "key_file": file}
+    with (
+        run_daemon(tmp_path / "a", **flags) as first, run_daemon(tmp_path / "b", **flags) as second,
+        saving(first) as saver, second.client(retry_timeout=60) as client,
+    ):  # fmt: skip
+        for number in range(40):
+            client.thread(f"b{number}").append("log", number)
+        for round_ in range(5):
+            for which, now in ((("--root",), ()), (("--namespace", "default"), ("--now",))):
+                keys("rotate", *which, *now, *place)
+                victim = (first, second)[round_ % 2]
+                time.sleep(0.03 * round_)  # while it follows, or before
+                victim.kill()
+                victim.start()
+                saver.more()
+                client.thread(f"b{round_}").append("log", round_)
+                client.thread("new").append("log", round_, durability="archived")
+                keys("retire", *which, *place, "--force")
+        for number in range(40):
+            assert next(iter(client.thread(f"b{number}").hydrate().logs["log"])) == number
+        for daemon in (first, second):
+            daemon.kill()
+            daemon.start()
+        client.thread("new").append("log", 5, durability="archived")
+        saver.more()
+        for name in "ab":
+            until(lambda path=tmp_path / name / "keys": generations_in(path) == {5} and roots_in(path) == {5})
+        assert not [found for found in client.verify() if found.finding is not None]
+        assert not [found for found in client.archive.verify() if found.finding is not None]
