@@ -8,6 +8,7 @@ from stateward._async.logs import AsyncThreadLog as AsyncThreadLog
 from stateward._async.records import AsyncRecords as AsyncRecords
 from stateward._async.thread import AsyncTakenThread as AsyncTakenThread
 from stateward._async.thread import AsyncThread as AsyncThread
+from stateward._async.workspaces import AsyncWorkspace as AsyncWorkspace
 from stateward._async.writer import AsyncSaveHandle as AsyncSaveHandle
 from stateward._async.writer import AsyncWriter as AsyncWriter
 from stateward._operations.before import RiskyStep as RiskyStep
@@ -25,6 +26,7 @@ from stateward._sync.logs import ThreadLog as ThreadLog
 from stateward._sync.records import Records as Records
 from stateward._sync.thread import TakenThread as TakenThread
 from stateward._sync.thread import Thread as Thread
+from stateward._sync.workspaces import Workspace as Workspace
 from stateward._sync.writer import SaveHandle as SaveHandle
 from stateward._sync.writer import Writer as Writer
 from stateward.admin import DrainResult as DrainResult
@@ -63,6 +65,7 @@ from stateward.errors import UidMismatch as UidMismatch
 from stateward.errors import UnreadAnswer as UnreadAnswer
 from stateward.errors import VersionMismatch as VersionMismatch
 from stateward.errors import VersionNotFound as VersionNotFound
+from stateward.errors import WorkspaceRefused as WorkspaceRefused
 from stateward.errors import WriterAborted as WriterAborted
 from stateward.errors import WrongTarget as WrongTarget
 from stateward.events import Event as Event
@@ -81,6 +84,7 @@ from stateward.models import Lease as Lease
 from stateward.models import Status as Status
 from stateward.models import Tag as Tag
 from stateward.models import ThreadInfo as ThreadInfo
+from stateward.models import Tree as Tree
 from stateward.opening.clients import open as open  # noqa: A004  as in `gzip`
 from stateward.opening.clients import open_async as open_async
 from stateward.options import Retention as Retention
@@ -106,6 +110,9 @@ from stateward.values import RawValue as RawValue
 from stateward.values import Text as Text
 from stateward.values import register_codec as register_codec
 from stateward.window import Window as Window
+from stateward.workspaces import LeftOut as LeftOut
+from stateward.workspaces import Rules as Rules
+from stateward.workspaces import Snapshot as Snapshot
 
 __version__: str
 from stateward._async.archive import AsyncArchive as AsyncArchive

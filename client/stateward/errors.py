@@ -15,6 +15,7 @@
     ├── InvalidRequest         the request can never succeed: correct the program
     │   ├── InvalidField       `.field` names the wrong field
     │   ├── RequestIdReused    one request id was used for two different requests
+    │   ├── WorkspaceRefused   a directory must not be a workspace, or has more files than its rules allow
     │   └── FeatureUnavailable this daemon lacks a feature that the request uses
     ├── AlreadyExists
     │   ├── ThreadExists       the new thread's name is taken
@@ -239,6 +240,14 @@ class InvalidField(InvalidRequest):
 
 class RequestIdReused(InvalidRequest):
     """The request id was used before, with another body. Give every operation its own request id."""
+
+
+class WorkspaceRefused(InvalidRequest):
+    """A directory must not be a workspace, or it has more files than the rules of the workspace allow. Nothing was
+    saved."""
+
+    path = Fact(str, "What was refused: the directory, or a file in it.")
+    limit = Fact(str, "Which rule refused it: a field of Rules such as `max_files`, or `home`, `daemon`, `system`.")
 
 
 class FeatureUnavailable(InvalidRequest):

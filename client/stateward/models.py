@@ -68,6 +68,21 @@ def choice_number(kind: type[_Choice], choice: _Choice | str | int | None, name:
 
 
 @dataclass(frozen=True)
+class Tree(FromProto):
+    """Names the files of a directory, with everything below it."""
+
+    digest: bytes
+    """Two trees with the same digest are equal."""
+    files: int
+    """Number of files and symlinks."""
+    size_bytes: int
+    """Bytes of all files together."""
+
+    def __repr__(self) -> str:
+        return f"Tree({self.digest.hex()[:12]}…, {self.files:,} files, {self.size_bytes:,} bytes)"
+
+
+@dataclass(frozen=True)
 class Checkpoint(FromProto):
     """One version of a thread, without its state."""
 
@@ -104,6 +119,10 @@ class Checkpoint(FromProto):
     """Typed facts that were given with the save. `checkpoints.list(where=…)` selects by them."""
     acknowledged_signals: int = 0
     """How many signals the version acknowledged. `thread.signals.list(acknowledged_by=version)` gives them."""
+    workspace: Tree | None = None
+    """The files that were saved with the version; None = it names none."""
+    workspace_dropped: bool = False
+    """The version named files, and the daemon has dropped them: the trees of the thread took more than they may."""
 
     @cached_property
     def metadata(self) -> Any:

@@ -19,6 +19,7 @@ from stateward.v1 import (
     signal_pb2,
     thread_pb2,
     thread_service_pb2,
+    workspace_pb2,
 )
 from stateward.v1.thread_service_pb2 import GetThreadResponse
 
@@ -50,6 +51,7 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (models.MovedHead, thread_service_pb2.MoveBranchResponse),
     (models.Orphan, thread_pb2.Orphan),
     (models.Tag, thread_pb2.Tag),
+    (models.Tree, workspace_pb2.TreeRef),
     (models.UnreadableThread, thread_pb2.UnreadableThread),
     (models.HeldThread, thread_pb2.UnreadableThread),
     (options.ThreadOptions, thread_pb2.ThreadOptions),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from stateward._async.owning import AsyncThreadArchive
 from stateward._async.records import AsyncRecords
 from stateward._async.refs import AsyncBranches, AsyncTags
 from stateward._async.signals import AsyncSignals
+from stateward._async.workspaces import AsyncWorkspace
 from stateward._async.writer import AsyncWriter
 from stateward._frames import ends_at_the_caller
 from stateward._io.aio.background import Lock
@@ -56,6 +58,7 @@ from stateward.options import ThreadOptions
 from stateward.signals import ANSWER, APPROVE, REJECT, Question, Signal
 from stateward.state import State
 from stateward.window import Window
+from stateward.workspaces import Rules
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -652,6 +655,17 @@ class AsyncThread:
         save = partial(before.save_before, self._ref, state, name, options)
         plan = before.plan_step(name, key, term, wait)
         return AsyncBeforeStep(self._session, self._ref, plan, save, check, lock or Lock())
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def workspace(self, root: str | os.PathLike[str], rules: Rules | None = None) -> AsyncWorkspace:
+        """Returns the workspace of a directory: its files are saved with versions of this thread, as in
+        `thread.save(state, workspace=thread.workspace("/app").snapshot())`.
+
+        `rules` say which files belong to it; None = `Rules()`. Raises WorkspaceRefused for `/`, the home directory, and
+        a directory with the daemon's data. Needs a Unix system, and the extra `workspace`.
+        """
+        return AsyncWorkspace(self._session, self._ref, root, rules)
 
     # -- handing over -------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from stateward._io.target import advice, find_fault, is_socket_missing
@@ -73,6 +74,17 @@ class Settings:
     """Whether the first call waits for a socket that does not exist."""
     session_key: bytes = field(default=b"", repr=False)
     """What calls on a held thread carry; empty = nothing."""
+
+    def data_places(self) -> list[Path]:
+        """Returns where data of a daemon of this host may lie, as far as the client knows."""
+        found = [Path(self.target.removeprefix("unix://"))] if self.target.startswith("unix:///") else []
+        if (place := getattr(self.keeper, "place", None)) is not None:
+            found.append(place.data_dir)
+        if given := os.environ.get("STATEWARD_DATA_DIR"):
+            found.append(Path(given).expanduser())
+        base = os.environ.get("XDG_DATA_HOME") or os.path.join(os.environ.get("HOME", ""), ".local/share")  # noqa: PTH118
+        found.append(Path(base) / "stateward")
+        return [each for each in found if each.exists()]
 
 
 class Reaching(Protocol[K_co]):

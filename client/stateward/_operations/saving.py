@@ -19,14 +19,15 @@ from stateward.arguments import instance, several, text
 from stateward.attributes import Attribute, read_attributes, write_attributes
 from stateward.durations import Duration
 from stateward.effects import Effect, effects_to_proto
-from stateward.errors import LeaseHeld, NotArchivedYet, SchemaMismatch, VersionMismatch
+from stateward.errors import InvalidField, LeaseHeld, NotArchivedYet, SchemaMismatch, VersionMismatch
 from stateward.fromproto import read_map, read_member, read_time
-from stateward.models import Checkpoint, Durability, Status, choice_number
+from stateward.models import Checkpoint, Durability, Status, Tree, choice_number
 from stateward.options import ThreadOptions
 from stateward.signals import Question, Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
-from stateward.v1 import diff_pb2, state_pb2
+from stateward.v1 import diff_pb2, state_pb2, workspace_pb2
+from stateward.workspaces import Snapshot
 
 ACKNOWLEDGED = "signals or of their ids"
 MERGES_MAX = 10
@@ -96,6 +97,8 @@ class SaveOptions(TypedDict, total=False):
     """At most 1,000 results that are recorded with the version, all or none."""
     question: Question | None
     """The question that the agent asks; needs `wait_id`. `thread.ask` sets status, `wait_id` and question."""
+    workspace: Snapshot | None
+    """The files of the version: what `snapshot` of `thread.workspace` returned. A version without it names none."""
     ack: Iterable[Signal | str]
     """Signals that are done with, or their ids. Ids of signals that do not exist are ignored. Do not name
     `state.answer`: a save that goes on from the question acknowledges it by itself."""
@@ -159,13 +162,7 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
                 request, unsaved = yield from store_blobs(each, request, unsaved)
             parts.append((request, unsaved))
         requests = [request for request, _ in parts]
-        try:
-            if single:
-                responses = [(yield Call("Save", requests[0]))]
-            else:
-                responses = (yield Call("BatchSave", checkpoints.BatchSaveRequest(saves=requests))).saves
-        except VersionMismatch as error:
-            raise _advise(error, saves) from None
+        responses = yield from _send(saves, requests, single=single)
         made = list(map(read_checkpoint, requests, responses))
         for each, (request, unsaved), checkpoint in zip(saves, parts, made, strict=True):
             go_on(each.ref, each.state, request, unsaved, checkpoint)
@@ -174,6 +171,22 @@ def save_all(saves: Sequence[PreparedSave], *, single: bool = False) -> Operatio
     finally:
         for state in states:
             state.saving = False
+
+
+def _send(
+    saves: Sequence[PreparedSave], requests: Sequence[checkpoints.SaveRequest], *, single: bool
+) -> Operation[Sequence[checkpoints.SaveResponse]]:
+    """Sends the requests of some saves, and returns the answers."""
+    try:
+        if single:
+            return [(yield Call("Save", requests[0]))]
+        answer: checkpoints.BatchSaveResponse = yield Call("BatchSave", checkpoints.BatchSaveRequest(saves=requests))
+        return answer.saves
+    except VersionMismatch as error:
+        raise _advise(error, saves) from None
+    except InvalidField as error:
+        note_lost_objects(error, [each.options for each in saves])
+        raise
 
 
 def learn_numbers(ref: ThreadRef, state: State, logs: list[Log]) -> Operation[None]:
@@ -303,6 +316,8 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
     if "ack" in fields:
         done = several(fields.pop("ack"), "ack", ACKNOWLEDGED)
         fields["ack_signals"] = [each.id if isinstance(each, Signal) else each for each in done]
+    if "workspace" in fields:
+        fields.update(_workspace_of(ref, fields["workspace"]))
     fields["request_id"] = fields.get("request_id") or new_request_id()
     lease = fields.pop("lease", None)
     if lease is None:
@@ -315,6 +330,25 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
     if note_call is not None:  # an open writer, which tells the versions of its frames in advance
         note_call()
     return ref.on_branch(checkpoints.SaveRequest, **fields)
+
+
+def _workspace_of(ref: ThreadRef, taken: Any) -> dict[str, Any]:
+    """Returns the fields that name the files of a version."""
+    if not isinstance(taken, Snapshot):
+        raise TypeError(f"workspace takes what workspace.snapshot() returned, not {taken!r:.100}")
+    if (taken.namespace, taken.thread) != (ref.namespace, ref.thread):
+        raise ValueError(f"this snapshot was taken for thread {taken.thread!r}, not for {ref.thread!r}: take it there")
+    tree = taken.tree
+    named = workspace_pb2.TreeRef(digest=tree.digest, files=tree.files, size_bytes=tree.size_bytes)
+    return {"workspace": named, "objects": taken.objects}
+
+
+def note_lost_objects(error: InvalidField, saves: Iterable[SaveOptions]) -> None:
+    """Has the next snapshot ask for all objects, if the thread lacks one of those that a save names."""
+    for each in saves:
+        taken = each.get("workspace")
+        if taken is not None and "workspace" in error.field:
+            taken.forget()
 
 
 def read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.SaveResponse) -> Checkpoint:
@@ -345,6 +379,7 @@ def read_checkpoint(request: checkpoints.SaveRequest, response: checkpoints.Save
         question=Question.from_proto(request.question) if request.HasField("question") else None,
         parent_checkpoint_id=response.parent_checkpoint_id,
         attributes=read_attributes(request.attributes) if request.attributes else {},
+        workspace=Tree.from_proto(request.workspace) if request.HasField("workspace") else None,
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -45,6 +46,7 @@ from stateward._sync.owning import ThreadArchive
 from stateward._sync.records import Records
 from stateward._sync.refs import Branches, Tags
 from stateward._sync.signals import Signals
+from stateward._sync.workspaces import Workspace
 from stateward._sync.writer import Writer
 from stateward.arguments import text, whole_number
 from stateward.changes import Change
@@ -57,6 +59,7 @@ from stateward.options import ThreadOptions
 from stateward.signals import ANSWER, APPROVE, REJECT, Question, Signal
 from stateward.state import State
 from stateward.window import Window
+from stateward.workspaces import Rules
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -647,6 +650,17 @@ class Thread:
         save = partial(before.save_before, self._ref, state, name, options)
         plan = before.plan_step(name, key, term, wait)
         return BeforeStep(self._session, self._ref, plan, save, check, lock or Lock())
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def workspace(self, root: str | os.PathLike[str], rules: Rules | None = None) -> Workspace:
+        """Returns the workspace of a directory: its files are saved with versions of this thread, as in
+        `thread.save(state, workspace=thread.workspace("/app").snapshot())`.
+
+        `rules` say which files belong to it; None = `Rules()`. Raises WorkspaceRefused for `/`, the home directory, and
+        a directory with the daemon's data. Needs a Unix system, and the extra `workspace`.
+        """
+        return Workspace(self._session, self._ref, root, rules)
 
     # -- handing over -------------------------------------------------------------------------------------------------
 
