@@ -313,7 +313,10 @@ def test_health_reflection_and_drain_follow(place: Place) -> None:
             iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=60
         )
         assert "stateward.v1.ThreadService" in {each.name for each in answer.list_services_response.service}
-        with Client(place.url("a"), namespace="team") as a, Client(place.url("operator")) as operator:
+        with (
+            Client(place.url("a"), namespace="team", retry_timeout=0) as a,  # a daemon that drains may come back
+            Client(place.url("operator")) as operator,
+        ):
             with pytest.raises(PermissionDenied):
                 a.drain()
             operator.drain()
