@@ -56,6 +56,8 @@ from stateward.errors import NotOwner as NotOwner
 from stateward.errors import OtherSettings as OtherSettings
 from stateward.errors import OtherVersion as OtherVersion
 from stateward.errors import RecordConflict as RecordConflict
+from stateward.errors import RestoreBlocked as RestoreBlocked
+from stateward.errors import RestoreUnfinished as RestoreUnfinished
 from stateward.errors import SchemaMismatch as SchemaMismatch
 from stateward.errors import ServerUnavailable as ServerUnavailable
 from stateward.errors import StaleAnswer as StaleAnswer
@@ -65,6 +67,7 @@ from stateward.errors import UidMismatch as UidMismatch
 from stateward.errors import UnreadAnswer as UnreadAnswer
 from stateward.errors import VersionMismatch as VersionMismatch
 from stateward.errors import VersionNotFound as VersionNotFound
+from stateward.errors import WorkspaceChanged as WorkspaceChanged
 from stateward.errors import WorkspaceRefused as WorkspaceRefused
 from stateward.errors import WriterAborted as WriterAborted
 from stateward.errors import WrongTarget as WrongTarget
@@ -95,6 +98,9 @@ from stateward.records import Put as Put
 from stateward.records import Record as Record
 from stateward.records import RecordPrefix as RecordPrefix
 from stateward.records import RecordsWritten as RecordsWritten
+from stateward.restores import PathChange as PathChange
+from stateward.restores import PathFacts as PathFacts
+from stateward.restores import Restored as Restored
 from stateward.sessionkeys import session_key_from_vault as session_key_from_vault
 from stateward.signals import AnswerRefused as AnswerRefused
 from stateward.signals import Question as Question
@@ -123,6 +129,7 @@ from stateward._async.owning import AsyncThreadArchive as AsyncThreadArchive
 from stateward._async.refs import AsyncBranches as AsyncBranches
 from stateward._async.refs import AsyncTags as AsyncTags
 from stateward._async.signals import AsyncSignals as AsyncSignals
+from stateward._async.trees import AsyncTrees as AsyncTrees
 from stateward._sync.archive import Archive as Archive
 from stateward._sync.blobs import Blobs as Blobs
 from stateward._sync.checkpoints import Checkpoints as Checkpoints
@@ -131,3 +138,4 @@ from stateward._sync.owning import ThreadArchive as ThreadArchive
 from stateward._sync.refs import Branches as Branches
 from stateward._sync.refs import Tags as Tags
 from stateward._sync.signals import Signals as Signals
+from stateward._sync.trees import Trees as Trees

@@ -114,7 +114,8 @@ VALUES: dict[str, Callable[[], Any]] = {
 """One of each kind that checks what it is given, or that reads a value."""
 HOLDERS = {
     "Branch", "Checkpoint", "DrainResult", "Event", "Happened", "HistoryEntry", "Json5", "Lease", "LogEntry", "MsgPack",
-    "Number", "PreparedSave", "RawValue", "RecordPrefix", "RecordsWritten", "RiskyStep", "SaveOptions", "ServerInfo",
+    "Number", "PathChange", "PathFacts", "PreparedSave", "RawValue", "RecordPrefix", "RecordsWritten", "Restored",
+    "RiskyStep", "SaveOptions", "ServerInfo",
     "SignalOptions", "Stats", "Tag", "Text", "ThreadInfo", "Wake",
 }  # fmt: skip
 """Kinds that keep what they are given as it is, and check it later if at all, or that the client makes."""

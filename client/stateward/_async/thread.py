@@ -19,6 +19,7 @@ from stateward._async.owning import AsyncThreadArchive
 from stateward._async.records import AsyncRecords
 from stateward._async.refs import AsyncBranches, AsyncTags
 from stateward._async.signals import AsyncSignals
+from stateward._async.trees import AsyncTrees
 from stateward._async.workspaces import AsyncWorkspace
 from stateward._async.writer import AsyncWriter
 from stateward._frames import ends_at_the_caller
@@ -417,6 +418,11 @@ class AsyncThread:
     def blobs(self) -> AsyncBlobs:
         """Bytes that are too large for the state: `write`, `read`."""
         return AsyncBlobs(self._session, self._ref)
+
+    @property
+    def trees(self) -> AsyncTrees:
+        """The files that versions name: `list`, `read`, `diff`, `fork_into`."""
+        return AsyncTrees(self._session, self._ref)
 
     @property
     def archive(self) -> AsyncThreadArchive:

@@ -1,8 +1,8 @@
 """What the client does, written once, without I/O, for both clients: the steps of operations.
 
-Operations are generators. They yield one step at a time (a `Call`, a `Pause`, an `Await` or a `Work`), receive its
-answer or its error, and return their result. `Client` and `AsyncClient` drive them, wrapped in `with_retries`. A write
-has the same request id in all its attempts, so that a retry does no harm.
+Operations are generators. They yield one `Step` at a time, receive its answer or its error, and return their result.
+`Client` and `AsyncClient` drive them, wrapped in `with_retries`. A write has the same request id in all its attempts,
+so that a retry does no harm.
 
 This module also has the parts of requests that several operations share.
 """
@@ -78,7 +78,15 @@ class Work:
     function: Callable[[], Any]
 
 
-Step = Call | Pause | Await | Work
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Reads a stream to its end. The answer is the list of its items."""
+
+    reader: Any
+    """A `streams.Reader`."""
+
+
+Step = Call | Pause | Await | Work | Collect
 Operation = Generator[Step, Any, T]
 
 

@@ -15,16 +15,17 @@ WORK: Final = b".stateward-restore"
 Listing = dict[bytes, Entry]
 
 
-def listing(nodes: Iterable[workspace.TreeNode]) -> Listing:
+def listing(nodes: Iterable[workspace.TreeNode], below: bytes = b"") -> Listing:
     """Returns the entries of a tree by their paths. Raises Corrupt if a path could lead out of the root, or if it has
-    no parent: names are those of somebody's files, and a listing may be wrong."""
+    no parent: names are those of somebody's files, and a listing may be wrong. `below` is the directory that was
+    listed; empty = the root."""
     found: Listing = {}
     for node in nodes:
         check(node.path)
         parent, _, name = node.path.rpartition(b"/")
         if name != node.entry.name or node.path in found:
             raise wrong(node.path, "it is listed under another name, or twice")
-        if parent and (parent not in found or found[parent].kind != DIRECTORY):
+        if parent != below and (parent not in found or found[parent].kind != DIRECTORY):
             raise wrong(node.path, "its parent is no directory of the tree")
         try:
             found[node.path] = Entry.of(node.entry)

@@ -7,18 +7,21 @@ and refuses a path that is neither as it was nor as it will be.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from stateward._restoring import journal as journals
 from stateward._restoring.journal import Journal, Planned
 from stateward._restoring.ordering import order
-from stateward._restoring.paths import shown
+from stateward._restoring.paths import WORK, shown
 from stateward._restoring.planning import Change, facts
 from stateward._restoring.root import Root, Seen
 from stateward._restoring.stepping import PATHS_SHOWN_MAX, Done, Run, Wanted, refuse
 from stateward._workspace.objects import DIRECTORY, SYMLINK, Entry
-from stateward.errors import Corrupt, RestoreBlocked
+from stateward.errors import RestoreBlocked, StatewardError, WorkspaceChanged
 
 Work = Generator[Wanted, Sequence[bytes], Done]
 
@@ -95,13 +98,41 @@ def again(path: bytes, *, back: bool, keep_changed: bool = False) -> Work:
         root.close()
 
 
+def make_empty(path: bytes) -> None:
+    """Makes a directory if it is missing. Raises RestoreBlocked if there is something in it."""
+    with suppress(FileExistsError):
+        Path(os.fsdecode(path)).mkdir()
+    root = Root(path)
+    try:
+        with root.directory(b"") as directory:
+            if found := [name for name in os.listdir(directory) if name != os.fsdecode(WORK)]:  # noqa: PTH208
+                what = f"{shown(path)} is not empty: it has {found[0]!a}; nothing was written"
+                raise RestoreBlocked(what, metadata={"path": shown(os.fsencode(found[0]))})
+    finally:
+        root.close()
+
+
+def begun(path: bytes) -> dict[str, Any] | None:
+    """Returns the facts of a restore of the directory that is not over; None = there is none."""
+    root = Root(path)
+    try:
+        if not journals.is_there(root):
+            return None
+        with root.directory(WORK) as directory:
+            return journals.read(directory).facts
+    finally:
+        root.close()
+
+
 def _run(root: Root, directory: int, run: Run, changes: Sequence[Change]) -> Work:
     phases = order(changes)
     try:
         for steps in (phases.adding, phases.deleting, phases.following):
             yield from run.phase(steps)
         journals.remove(root, directory)
-    except (OSError, Corrupt) as error:
+    except WorkspaceChanged:
+        raise
+    except (OSError, StatewardError) as error:
         why = f"{shown(run.at)}: {error}" if isinstance(error, OSError) else error.message
         raise journals.unfinished(root, f"the restore stopped, and can be resumed or undone ({why})") from error
     return run.done

@@ -21,6 +21,7 @@ from stateward.errors import Corrupt, WorkspaceChanged
 
 BATCH_BYTES = 8 << 20
 BATCH_FILES = 128
+BATCH_CHUNKS = 8192
 PATHS_SHOWN_MAX = 5
 
 Wanted = Sequence[Chunk]
@@ -192,7 +193,7 @@ class Run:
         at = 0
         while at < len(wanted):
             end, size_bytes = at, 0
-            while end < len(wanted) and (end == at or size_bytes + wanted[end][2].size_bytes <= BATCH_BYTES):
+            while end < min(len(wanted), at + BATCH_CHUNKS) and size_bytes < BATCH_BYTES:
                 size_bytes += wanted[end][2].size_bytes
                 end += 1
             found = yield [chunk for _, _, chunk in wanted[at:end]]

@@ -46,6 +46,7 @@ from stateward._sync.owning import ThreadArchive
 from stateward._sync.records import Records
 from stateward._sync.refs import Branches, Tags
 from stateward._sync.signals import Signals
+from stateward._sync.trees import Trees
 from stateward._sync.workspaces import Workspace
 from stateward._sync.writer import Writer
 from stateward.arguments import text, whole_number
@@ -414,6 +415,11 @@ class Thread:
     def blobs(self) -> Blobs:
         """Bytes that are too large for the state: `write`, `read`."""
         return Blobs(self._session, self._ref)
+
+    @property
+    def trees(self) -> Trees:
+        """The files that versions name: `list`, `read`, `diff`, `fork_into`."""
+        return Trees(self._session, self._ref)
 
     @property
     def archive(self) -> ThreadArchive:

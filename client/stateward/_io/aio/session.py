@@ -30,6 +30,7 @@ from stateward._operations.ownership import with_take_over
 from stateward._operations.steps import (
     Await,
     Call,
+    Collect,
     Download,
     Migrating,
     Operation,
@@ -220,6 +221,8 @@ class AsyncSession:
                 await self.connected().pause(step.seconds)
             case Await():
                 return await awaited(step.awaitable)
+            case Collect():
+                return [each async for each in self.open(step.reader)]
             case Work():
                 return await worked(step.function)
         return None

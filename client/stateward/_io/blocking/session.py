@@ -31,6 +31,7 @@ from stateward._operations.ownership import with_take_over
 from stateward._operations.steps import (
     Await,
     Call,
+    Collect,
     Download,
     Migrating,
     Operation,
@@ -221,6 +222,8 @@ class Session:
                 self.connected().pause(step.seconds)
             case Await():
                 return awaited(step.awaitable)
+            case Collect():
+                return [each for each in self.open(step.reader)]
             case Work():
                 return worked(step.function)
         return None

@@ -1,0 +1,56 @@
+# Generated from stateward/_async/trees.py by client/generate.py. Do not edit.
+"""`thread.trees`: the files that versions of a thread name."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from stateward._frames import ends_at_the_caller
+from stateward._io.blocking.session import Session
+from stateward._operations import restoring, trees
+from stateward._operations.steps import ThreadRef
+from stateward.models import At
+from stateward.restores import PathChange, PathFacts, Restored
+
+
+@ends_at_the_caller
+class Trees:
+    """The trees of files that versions of a thread name. A version names one if its save did.
+
+    Everywhere `version` is a number, a Checkpoint, the name of a tag, or a CheckpointId, which is looked up in this
+    branch; None = the head. Paths begin at the root of the tree, and their names may be any bytes. Raises InvalidField
+    if the version names no tree.
+    """
+
+    def __init__(self, session: Session, ref: ThreadRef) -> None:
+        self._session = session
+        self._ref = ref
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._ref.thread!r})"
+
+    def list(
+        self, version: At | None = None, path: str | bytes | os.PathLike[Any] = b"", depth: int = 0
+    ) -> dict[bytes, PathFacts]:
+        """Returns what a tree, or a directory of it, has: directories come before what is in them. `depth` is how many
+        levels are listed; 0 = all."""
+        listed = trees.list_tree(self._ref, version, path=trees.raw_path(path), depth=depth)
+        return restoring.public_entries((self._session.run(listed)).entries)
+
+    def read(self, path: str | bytes | os.PathLike[Any], version: At | None = None) -> bytes:
+        """Returns the content of a file. Raises InvalidField if the version has no such file."""
+        return self._session.run(trees.read_file(self._ref, trees.raw_path(path), version))
+
+    def diff(self, base: At | None, target: At | None = None) -> tuple[PathChange, ...]:
+        """Returns what differs between the files of two versions, in the order of the paths. `base` None = no files."""
+        return restoring.public_changes(*(self._session.run(trees.differences(self._ref, base, target))))
+
+    def fork_into(self, path: str | bytes | os.PathLike[Any], version: At | None = None) -> Restored:
+        """Writes the files of a version into a directory, which is made if it is missing, and must be empty.
+
+        Each file is brought to the disk. `.git`, and what is in it, is not written. Raises RestoreBlocked if the
+        directory has something in it, and RestoreUnfinished if the disk is full or the daemon goes away.
+        """
+        done = self._session.run(restoring.fork_into(self._ref, trees.raw_path(path), self._ref, version))
+        return restoring.public_done(done)
