@@ -51,7 +51,6 @@ from stateward_sidecar.errors import (
 from stateward_sidecar.spans import span
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.namespacekeys import NamespaceKeys
-from stateward_sidecar.store.copies.rekey import Rekeyed
 from stateward_sidecar.store.journal.finding import check_history, fenced_by
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.store.thread.context import ArchiveHooks
@@ -61,6 +60,7 @@ from stateward_sidecar.store.thread.threads import not_found
 from stateward_sidecar.store.travel.install import Installer
 from stateward_sidecar.store.travel.orphans import Orphans
 from stateward_sidecar.store.travel.outbox import Outbox
+from stateward_sidecar.store.travel.rekey import Rekeyed
 from stateward_sidecar.telemetry import log, persist
 
 # If the bucket has been away for longer, a call that needs the archive is refused before anything is committed.

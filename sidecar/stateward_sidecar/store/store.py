@@ -40,7 +40,6 @@ from stateward_sidecar.store.clean.tally import count_all
 from stateward_sidecar.store.copies.exporting import Exporter
 from stateward_sidecar.store.copies.fork import Forker
 from stateward_sidecar.store.copies.importing import Importer
-from stateward_sidecar.store.copies.rekey import Rekeyer
 from stateward_sidecar.store.items.effectlist import EffectList
 from stateward_sidecar.store.items.effects import Effects
 from stateward_sidecar.store.items.leases import Leases
@@ -60,6 +59,7 @@ from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import NameLock, Threads
 from stateward_sidecar.store.thread.times import Terms
 from stateward_sidecar.store.thread.usage import NamespaceLimit
+from stateward_sidecar.store.travel.rekey import Rekeyer
 from stateward_sidecar.store.trees.objectwrite import ObjectsWrite
 from stateward_sidecar.store.trees.treelist import Trees
 from stateward_sidecar.store.versions.moves import Mover

@@ -1,4 +1,4 @@
-"""Gives a thread of the archive another data key: `store/copies/rekey.py` says what a thread under another key is.
+"""Gives a thread of the archive another data key: `store/travel/rekey.py` says what a thread under another key is.
 
     1. this sidecar has the whole thread, archives it and gives it up, so that nobody writes it
     2. under the lock of the name: HEAD is read, and is at the entry that this disk has
@@ -31,10 +31,10 @@ from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.codec.seal import Cipher
 from stateward_sidecar.errors import ArchiveUnavailable, FeatureUnavailable, NotOwner
 from stateward_sidecar.storage.namespacekeys import NamespaceKeys
-from stateward_sidecar.store.copies.rekey import Rekeyed, Resealing, check_fit
 from stateward_sidecar.store.journal.admitting import other_creation
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.travel.outbox import Moment
+from stateward_sidecar.store.travel.rekey import Rekeyed, Resealing, check_fit
 
 TRIES_MAX = 20
 KEYS_BEFORE = 16
