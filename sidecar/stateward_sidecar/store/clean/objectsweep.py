@@ -15,6 +15,7 @@ megabyte. A move changes no object: they are read, packed, and their rows lead t
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -193,6 +194,7 @@ class ObjectSweeper:
             if digest in seen:
                 continue
             seen.add(digest)
+            time.sleep(0)  # the event loop has its turn now, and not after a switch interval
             note(digest, is_directory=True)
             data = self._fetched(thread, partial(self._read, reader, digest))
             for entry in parse_directory(data).entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from hashlib import sha256
 
@@ -14,6 +15,9 @@ from stateward_sidecar.codec.objects import CHUNK_BYTES_MAX, DIRECTORY_BYTES_MAX
 from stateward_sidecar.errors import Corrupt, InvalidField
 from stateward_sidecar.store.trees.treecheck import Named
 
+# A worker that takes thousands of objects gives the interpreter away after so many.
+OBJECTS_A_TURN = 16
+
 
 def open_objects(objects: Iterable[TreeObject], field: str) -> dict[Named, bytes]:
     """Returns the bytes of objects, each once. Raises InvalidField, which names the object, if one of them is wrong."""
@@ -21,6 +25,8 @@ def open_objects(objects: Iterable[TreeObject], field: str) -> dict[Named, bytes
     for index, each in enumerate(objects):
         is_directory = each.kind == TREE_OBJECT_KIND_DIRECTORY
         name = is_directory, each.digest
+        if index % OBJECTS_A_TURN == 0:
+            time.sleep(0)  # the event loop has its turn now, and not after a switch interval
         if name not in found:
             found[name] = _open(each, f"{field}[{index}]", is_directory=is_directory)
     return found

@@ -6,6 +6,7 @@ entries and rows, and files that no row names, which the next start removes. """
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from stateward_sidecar.store.thread.context import Context
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import Threads
 from stateward_sidecar.store.thread.usage import Reserved
+from stateward_sidecar.store.trees.incoming import OBJECTS_A_TURN
 from stateward_sidecar.store.trees.objectread import ObjectReader
 from stateward_sidecar.store.trees.packs import Listed, PackBuilder, check_room, put_listed
 from stateward_sidecar.store.trees.treecheck import Named
@@ -72,7 +74,9 @@ class ObjectsWrite:
             return self._made(self._pack(new))
 
     def _pack(self, new: Mapping[Named, bytes]) -> Iterator[Listed | None]:
-        for name, data in new.items():
+        for number, (name, data) in enumerate(new.items()):
+            if number % OBJECTS_A_TURN == 0:
+                time.sleep(0)
             is_directory, digest = name
             self._seen.add(name)
             self.answer.written += 1
