@@ -1,5 +1,5 @@
-"""The danger: a value reads differently with the fast JSON decoder than without it, so two installations see two
-states."""
+"""The danger: a value reads differently with fast JSON than without it, or is written with other bytes, so two
+installations see two states, or send what did not change."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from enum import Enum
 from textwrap import dedent
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import pytest
@@ -105,3 +106,75 @@ def test_without_the_extra() -> None:
         assert values._parse_json is values.parse_plainly
     """
     subprocess.run([sys.executable, "-c", dedent(code)], check=True, timeout=60)
+
+
+class Label(str, Enum):  # noqa: UP042  (a StrEnum has its text as value)
+    """A key whose value is not its text."""
+
+    def __new__(cls, text: str, value: int) -> Self:
+        found = str.__new__(cls, text)
+        found._value_ = str(value)
+        return found
+
+    RED = "red", 1
+
+
+class Ordered(dict[str, Any]):
+    """A dict with methods of its own."""
+
+
+ODD_VALUES: list[Any] = [
+    {Label.RED: 1}, {"a": {Label.RED: Label.RED}}, Ordered(a=Ordered(b=(1, 2))), ("a", ("b",), []),
+    {"\ud800": "\udfff"},
+    '\u2028\x7f\x00"\\/<>&\U0001f600', 1 << 64, -(1 << 63) - 1, 10**400, 1e16, 1e-7, [0.1, 1], [1e400], float("nan"),
+    {1: 2}, {None: 1}, {"a": b"x"}, [object()], values.Text("x"), [values.Text("x")], {values.Text("k"): 1},
+]  # fmt: skip
+
+
+def written(value: Any) -> tuple[str, bytes | str]:
+    try:
+        return "written", values.encode_json(value, "slots.x")
+    except (TypeError, ValueError) as error:
+        return type(error).__name__, str(error).partition(" at 0x")[0]
+
+
+def written_plainly(value: Any) -> tuple[str, bytes | str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "_encode_fast", None)
+        return written(value)
+
+
+@pytest.mark.parametrize("value", ODD_VALUES, ids=lambda value: type(value).__name__)
+def test_odd_values_have_the_same_bytes(value: Any) -> None:
+    assert written(value) == written_plainly(value)
+
+
+@settings(max_examples=400)
+@given(tree=TREES)
+def test_trees_have_the_same_bytes(tree: Any) -> None:
+    """Without floats, these come from the fast encoder."""
+    assert values._encode_fast is not None
+    assert written(tree) == written_plainly(tree)
+
+
+@pytest.mark.parametrize("depth", [100, 900, 3000, 100_000])
+def test_what_is_nested_deeply_is_refused_alike(depth: int) -> None:
+    """And what contains itself."""
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    assert written(value)[0] == written_plainly(value)[0]
+    around: list[Any] = []
+    around.append(around)
+    assert written(around)[0] == written_plainly(around)[0] == "ValueError"
+
+
+def test_long_texts_are_encoded_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A framework may hand over all messages at each step."""
+    called = list[Any]()
+    encode = values._encode_fast
+    assert encode is not None
+    monkeypatch.setattr(values, "_encode_fast", lambda value: (called.append(value), encode(value))[1])
+    value = {"messages": ["é" * 100_000, {"role": "user", "n": 1, "done": True, "x": None}]}
+    assert json.loads(values.encode_json(value, "")) == value
+    assert called == [value]
