@@ -6,6 +6,8 @@ from stateward._async.client import AsyncClient as AsyncClient
 from stateward._async.leases import AsyncHeldLease as AsyncHeldLease
 from stateward._async.logs import AsyncThreadLog as AsyncThreadLog
 from stateward._async.records import AsyncRecords as AsyncRecords
+from stateward._async.restores import AsyncRestorePlan as AsyncRestorePlan
+from stateward._async.restores import AsyncRestoreUndo as AsyncRestoreUndo
 from stateward._async.thread import AsyncTakenThread as AsyncTakenThread
 from stateward._async.thread import AsyncThread as AsyncThread
 from stateward._async.workspaces import AsyncWorkspace as AsyncWorkspace
@@ -24,6 +26,8 @@ from stateward._sync.client import Client as Client
 from stateward._sync.leases import HeldLease as HeldLease
 from stateward._sync.logs import ThreadLog as ThreadLog
 from stateward._sync.records import Records as Records
+from stateward._sync.restores import RestorePlan as RestorePlan
+from stateward._sync.restores import RestoreUndo as RestoreUndo
 from stateward._sync.thread import TakenThread as TakenThread
 from stateward._sync.thread import Thread as Thread
 from stateward._sync.workspaces import Workspace as Workspace

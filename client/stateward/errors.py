@@ -47,7 +47,7 @@
     ├── WorkspaceError         files of a directory
     │   ├── WorkspaceChanged   somebody changed files since the plan was made: plan again
     │   ├── RestoreBlocked     a directory cannot be written, or holds what a restore must keep
-    │   ├── RestoreUnfinished  a restore was begun there and is not over: resume it, or undo it
+    │   ├── RestoreUnfinished  a restore was begun there and is not over: resume it, or take it back
     │   └── WorkspaceUnsupported  this system lacks what it needs
     ├── ThreadsUnreadable      a list showed all threads but `.threads`, which cannot be opened
     ├── Unavailable            try again later; the client has already retried for `retry_timeout` seconds
@@ -476,7 +476,7 @@ class WorkspaceError(StatewardError):
 class WorkspaceChanged(WorkspaceError):
     """Somebody changed files since the plan was made, or put a symlink in the place of a directory. Plan again.
 
-    The message says whether the restore had begun. If it had, undo it, or resume it.
+    The message says whether the restore had begun. If it had, take it back, or resume it.
     """
 
 
@@ -487,7 +487,7 @@ class RestoreBlocked(WorkspaceError):
 
 class RestoreUnfinished(WorkspaceError):
     """A restore of the directory was begun and is not over: it was killed, a disk was full, or it runs now. Resume it,
-    or undo it. Also raised if there is no restore to resume or undo."""
+    or take it back. Also raised if there is none to resume or take back."""
 
     root = Fact(str, "The directory.")
 

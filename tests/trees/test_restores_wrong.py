@@ -165,7 +165,7 @@ def test_changed_in_the_middle(tmp_path: Path) -> None:
     work = running.restore(os.fsencode(root), prepared(root, compare(listed(root).entries, wanted.entries)))
     chunks = next(work)
     (root / "005").write_bytes(b"mine")
-    with pytest.raises(WorkspaceChanged, match=r"'005' changed.*undo it, or resume it") as caught:
+    with pytest.raises(WorkspaceChanged, match=r"'005' changed.*take it back, or resume it") as caught:
         work.send([wanted.chunks[each.digest] for each in chunks])
     assert caught.value.path == "005"
     assert (root / "005").read_bytes() == b"mine"
@@ -328,7 +328,7 @@ def test_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", write)
-            with pytest.raises(RestoreUnfinished, match="can be resumed or undone"):
+            with pytest.raises(RestoreUnfinished, match="can be resumed or taken back"):
                 restored(root, wanted)
         assert (root / "000").read_bytes() == b"new000"
         assert (root / "299").read_bytes() == b"old 299"

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from stateward._async.restores import AsyncRestores
 from stateward._frames import ends_at_the_caller
 from stateward._io.aio.session import AsyncSession
-from stateward._operations import snapshots
+from stateward._operations import restoring, snapshots
 from stateward._operations.steps import ThreadRef
 from stateward._workspace.root import find_root
 from stateward.arguments import instance
@@ -17,17 +18,17 @@ from stateward.workspaces import Rules, Snapshot
 
 
 @ends_at_the_caller
-class AsyncWorkspace:
-    """A directory whose files are saved with the versions of a thread."""
+class AsyncWorkspace(AsyncRestores):
+    """A directory whose files are saved with the versions of a thread, and come back from them."""
 
     def __init__(
         self, session: AsyncSession, ref: ThreadRef, root: str | os.PathLike[str], rules: Rules | None
     ) -> None:
         chosen = Rules() if rules is None else instance(rules, "rules", Rules, "Rules")
         found = find_root(root, session.settings.data_places(), force=chosen.force)
-        self._session = session
-        self._ref = ref
-        self._source = snapshots.Source(found, chosen)
+        source = snapshots.Source(found, chosen)
+        super().__init__(session, ref, found, lambda: restoring.take(ref, source))
+        self._source = source
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r}, thread={self._ref.thread!r})"
@@ -47,6 +48,7 @@ class AsyncWorkspace:
         Nothing stops the agent meanwhile. A file that changes while it is read is read up to three times, and is then
         in `torn`. `freeze` returns a context manager that surrounds the reading: it may stop the agent's processes.
 
-        Raises WorkspaceRefused if there is more than the rules allow.
+        Raises WorkspaceRefused if there is more than the rules allow, and RestoreUnfinished if a restore of the
+        directory is not over.
         """
         return await self._session.run(snapshots.snapshot(self._ref, self._source, freeze))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from stateward._operations import saving, threads, trees
+from stateward._operations import saving, snapshots, threads, trees
 from stateward._operations.steps import Call, Operation, ThreadRef, Work
 from stateward._restoring import running
 from stateward._restoring.journal import Journal
@@ -74,11 +74,18 @@ class Applied:
     """The version that is the head since; 0 = it was not moved."""
 
 
+def take(ref: ThreadRef, source: snapshots.Source) -> Operation[Taken]:
+    """Takes a snapshot, all of whose objects the thread then has."""
+    made = yield from snapshots.snapshot(ref, source, None)
+    yield from snapshots.send(ref, source, made.objects)
+    tree = workspace_pb2.TreeRef(digest=made.tree.digest, files=made.tree.files, size_bytes=made.tree.size_bytes)
+    return Taken(tree, tuple(each.path.rstrip(b"/") for each in made.left_out), made.torn)
+
+
 def plan(
     ref: ThreadRef, path: bytes, take: Take, source: ThreadRef, at: At | None, modes: Mapping[bytes, int] | None = None
 ) -> Operation[Planned]:
     """Compares the files that are there with those of a version, of this or of another thread. Writes nothing there."""
-    yield from _require_none(path)
     taken = yield from take()
     if (source.namespace, source.thread) == (ref.namespace, ref.thread):
         wanted = yield from trees.list_tree(source, at, depth=1)
@@ -117,7 +124,7 @@ def apply(ref: ThreadRef, planned: Planned, take: Take, mode: Mode) -> Operation
     journal = Journal(facts, tuple(noted))
     try:
         done = yield from _drive(running.restore(planned.path, journal), planned.source)
-    except BaseException:
+    except Exception:
         if facts["previous_head"] and running.begun(planned.path) is None:
             yield from threads.move_head(ref, ref.branch, facts["previous_head"], planned.version)
         raise
@@ -158,12 +165,6 @@ def fork_into(ref: ThreadRef, path: bytes, source: ThreadRef, at: At | None) -> 
 def _look_at_nothing(path: bytes, changes: Sequence[Change]) -> tuple[Noted, ...]:
     running.make_empty(path)
     return running.look(path, changes)
-
-
-def _require_none(path: bytes) -> Operation[None]:
-    if (yield Work(partial(running.begun, path))) is not None:
-        what = f"{shown(path)}: a restore there was not finished: resume it, or undo it"
-        raise RestoreUnfinished(what, metadata={"root": shown(path)})
 
 
 def _keep_undo(ref: ThreadRef, planned: Planned, take: Take) -> Operation[int]:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from stateward._operations.steps import Call, Operation, ThreadRef, Upload, Work, thread_error
+from stateward._restoring.running import require_none
 from stateward._workspace import index as indexes
 from stateward._workspace.chunking import chunker
 from stateward._workspace.root import Root
@@ -220,7 +221,15 @@ def snapshot(ref: ThreadRef, source: Source, freeze: Freeze | None) -> Operation
     )
 
 
+def send(ref: ThreadRef, source: Source, objects: Sequence[workspace_pb2.TreeObject]) -> Operation[None]:
+    """Sends objects that would travel in the save of a snapshot."""
+    if objects:
+        sending = _Sending(ref, source, list(objects), sum(len(each.data) for each in objects))
+        yield from sending.flush()
+
+
 def _opened(source: Source) -> Root:
+    require_none(source.root)
     chunker()  # before anything is read
     return Root(source.root)
 

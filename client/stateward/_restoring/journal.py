@@ -65,7 +65,7 @@ def locked(root: Root, *, new: bool) -> Iterator[int]:
         except OSError:
             raise unfinished(root, "another process restores files there now") from None
         if new and is_there(root):
-            raise unfinished(root, "a restore there was not finished: resume it, or undo it")
+            raise unfinished(root, "a restore there was not finished: resume it, or take it back")
         yield fd
 
 

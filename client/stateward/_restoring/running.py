@@ -124,6 +124,16 @@ def begun(path: bytes) -> dict[str, Any] | None:
         root.close()
 
 
+def require_none(path: bytes) -> None:
+    """Raises RestoreUnfinished if a restore of the directory is not over."""
+    root = Root(path)
+    try:
+        if journals.is_there(root):
+            raise journals.unfinished(root, "a restore there was not finished: resume it, or take it back")
+    finally:
+        root.close()
+
+
 def _run(root: Root, directory: int, run: Run, changes: Sequence[Change]) -> Work:
     phases = order(changes)
     try:
@@ -134,7 +144,7 @@ def _run(root: Root, directory: int, run: Run, changes: Sequence[Change]) -> Wor
         raise
     except (OSError, StatewardError) as error:
         why = f"{shown(run.at)}: {error}" if isinstance(error, OSError) else error.message
-        raise journals.unfinished(root, f"the restore stopped, and can be resumed or undone ({why})") from error
+        raise journals.unfinished(root, f"the restore stopped, and can be resumed or taken back ({why})") from error
     return run.done
 
 

@@ -236,7 +236,7 @@ class Run:
 
     def _refuse(self, path: bytes) -> None:
         if not self.keep_changed:
-            refuse([path], "the restore stopped there: undo it, or resume it")
+            refuse([path], "the restore stopped there: take it back, or resume it")
         self._skipped.add(path)
         self.done.kept.append(path)
 

@@ -10,23 +10,24 @@ from typing import Any
 
 from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.session import Session
-from stateward._operations import snapshots
+from stateward._operations import restoring, snapshots
 from stateward._operations.steps import ThreadRef
+from stateward._sync.restores import Restores
 from stateward._workspace.root import find_root
 from stateward.arguments import instance
 from stateward.workspaces import Rules, Snapshot
 
 
 @ends_at_the_caller
-class Workspace:
-    """A directory whose files are saved with the versions of a thread."""
+class Workspace(Restores):
+    """A directory whose files are saved with the versions of a thread, and come back from them."""
 
     def __init__(self, session: Session, ref: ThreadRef, root: str | os.PathLike[str], rules: Rules | None) -> None:
         chosen = Rules() if rules is None else instance(rules, "rules", Rules, "Rules")
         found = find_root(root, session.settings.data_places(), force=chosen.force)
-        self._session = session
-        self._ref = ref
-        self._source = snapshots.Source(found, chosen)
+        source = snapshots.Source(found, chosen)
+        super().__init__(session, ref, found, lambda: restoring.take(ref, source))
+        self._source = source
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r}, thread={self._ref.thread!r})"
@@ -46,6 +47,7 @@ class Workspace:
         Nothing stops the agent meanwhile. A file that changes while it is read is read up to three times, and is then
         in `torn`. `freeze` returns a context manager that surrounds the reading: it may stop the agent's processes.
 
-        Raises WorkspaceRefused if there is more than the rules allow.
+        Raises WorkspaceRefused if there is more than the rules allow, and RestoreUnfinished if a restore of the
+        directory is not over.
         """
         return self._session.run(snapshots.snapshot(self._ref, self._source, freeze))

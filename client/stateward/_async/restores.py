@@ -1,0 +1,141 @@
+"""The part of `thread.workspace` that goes back: plans, restores, and what versions have of files."""
+
+from __future__ import annotations
+
+from stateward._async.trees import AsyncTrees
+from stateward._frames import ends_at_the_caller
+from stateward._io.aio.session import AsyncSession
+from stateward._operations import restoring
+from stateward._operations.restoring import Mode, Planned, Take
+from stateward._operations.steps import ThreadRef
+from stateward.models import At
+from stateward.restores import PathChange, Restored
+
+
+@ends_at_the_caller
+class AsyncRestoreUndo:
+    """A restore that was made, and the way back: `apply` brings the files, and the head if it was moved, back."""
+
+    def __init__(self, plans: AsyncRestores, applied: restoring.Applied) -> None:
+        self._plans = plans
+        self._applied = applied
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(version={self.version}, {self.done})"
+
+    @property
+    def version(self) -> int:
+        """The version that names the files which were there before, on the branch `workspace-undo`; 0 = files were not
+        touched."""
+        return self._applied.version
+
+    @property
+    def done(self) -> Restored:
+        """What the restore did."""
+        return restoring.public_done(self._applied.done)
+
+    async def apply(self) -> AsyncRestoreUndo:
+        """Goes back. Files that were changed since stay in another undo, which is returned.
+
+        Raises WorkspaceChanged as `plan.apply` does, and VersionMismatch if the head was moved by the restore and is
+        another one now.
+        """
+        return await self._plans._go_back(self._applied)
+
+
+@ends_at_the_caller
+class AsyncRestorePlan:
+    """What a restore would change, and what it keeps. Nothing is written before `apply`."""
+
+    def __init__(self, plans: AsyncRestores, planned: Planned) -> None:
+        self._plans = plans
+        self._planned = planned
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(version={self.version}, {len(self.changes):,} changes)"
+
+    @property
+    def version(self) -> int:
+        """The version whose files are restored."""
+        return self._planned.version
+
+    @property
+    def changes(self) -> tuple[PathChange, ...]:
+        """What is made, replaced and deleted, in the order of the paths."""
+        return tuple(map(restoring.public_change, self._planned.compared.changes))
+
+    @property
+    def ignored(self) -> tuple[bytes, ...]:
+        """Kept: rules leave these paths out, or they could not be read. A directory stands for all below it."""
+        return self._planned.compared.ignored
+
+    @property
+    def unheld(self) -> tuple[bytes, ...]:
+        """Kept: no snapshot holds these files, because they changed while they were read."""
+        return self._planned.compared.unheld
+
+    @property
+    def omitted(self) -> tuple[bytes, ...]:
+        """Paths of the version that are not written: something that is kept is there, or they belong to `.git`."""
+        return self._planned.compared.omitted
+
+    @property
+    def blocked(self) -> tuple[bytes, ...]:
+        """Directories that would have to give way to a file, and hold something that is kept. `apply` refuses then."""
+        return self._planned.compared.blocked
+
+    async def apply(self, mode: Mode = "files") -> AsyncRestoreUndo:
+        """Takes a snapshot of what is there, and then makes the changes, file by file.
+
+        `mode` "both" also moves the head of the branch to the version, and "conversation" does only that. Every file
+        is written under another name, brought to the disk, and renamed; deletions come last. Raises WorkspaceChanged
+        if a file is not as the plan saw it, and RestoreBlocked, both before anything is written. If it is killed, or
+        raises RestoreUnfinished, `workspace.resume` and `workspace.take_back` go on.
+        """
+        return await self._plans._apply(self._planned, mode)
+
+
+@ends_at_the_caller
+class AsyncRestores(AsyncTrees):
+    """What `thread.workspace` does besides snapshots."""
+
+    def __init__(self, session: AsyncSession, ref: ThreadRef, root: bytes, take: Take) -> None:
+        super().__init__(session, ref)
+        self._root = root
+        self._take = take
+
+    async def plan(
+        self, version: At | None = None, *, branch: str | None = None, thread: str | None = None
+    ) -> AsyncRestorePlan:
+        """Compares the files that are there with those of a version, and returns what a restore would change.
+
+        `version` is a number, a Checkpoint, the name of a tag, or a CheckpointId; None = the head. `branch` and
+        `thread` name another branch, and another thread of the namespace.
+        """
+        source = restoring.other(self._ref, branch, thread)
+        planned = await self._session.run(restoring.plan(self._ref, self._root, self._take, source, version))
+        return AsyncRestorePlan(self, planned)
+
+    async def resume(self, *, keep_changed: bool = False) -> Restored:
+        """Finishes a restore that was killed, or that stopped.
+
+        Raises WorkspaceChanged, before anything is written, if a file is neither as it was nor as it will be: somebody
+        changed it since. With `keep_changed` such files stay as they are. Raises RestoreUnfinished if no restore of
+        this thread was begun here.
+        """
+        done = await self._session.run(
+            restoring.go_on(self._ref, self._root, back=False, keep_changed=keep_changed)
+        )
+        return restoring.public_done(done)
+
+    async def take_back(self, *, keep_changed: bool = False) -> Restored:
+        """Brings all back to where it was before a restore that was killed, or that stopped. Raises as `resume`."""
+        done = await self._session.run(restoring.go_on(self._ref, self._root, back=True, keep_changed=keep_changed))
+        return restoring.public_done(done)
+
+    async def _apply(self, planned: Planned, mode: Mode) -> AsyncRestoreUndo:
+        return AsyncRestoreUndo(self, await self._session.run(restoring.apply(self._ref, planned, self._take, mode)))
+
+    async def _go_back(self, applied: restoring.Applied) -> AsyncRestoreUndo:
+        back = restoring.go_back(self._ref, self._root, self._take, applied)
+        return AsyncRestoreUndo(self, await self._session.run(back))
