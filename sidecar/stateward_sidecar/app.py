@@ -492,7 +492,8 @@ async def _end_when_idle(parts: _Parts, settings: Settings, stop: asyncio.Event)
     async def count_dirty() -> int:
         if parts.archive is None:
             return 0
-        work = partial(parts.store.read, parts.archive.leaver.count_dirty)
+        # Nobody ships a locked thread before a client comes who has its key.
+        work = partial(parts.store.read, partial(parts.archive.leaver.count_dirty, with_locked=False))
         return await asyncio.get_running_loop().run_in_executor(parts.store.workers, work)
 
     await Idle(settings.idle_exit_s, parts.server, UsersLock(settings.data_dir), count_dirty).wait()

@@ -85,6 +85,26 @@ def test_a_namespace_has_no_thread_more_than_it_may(
             refused(lambda: client.thread("newer").append("m", 1), "threads")
 
 
+def test_held_threads_count_while_they_are_locked(tmp_path: Path) -> None:
+    """After a start, which opens none, and their deletion makes room without their key."""
+    access, key = limited(tmp_path, namespaces={LIMITED: {"threads": 3, "bytes": "1MiB"}}), b"k" * 32
+    with running(access, tmp_path / "data") as daemon:
+        with client_of(daemon) as client:
+            for number in range(3):
+                client.thread(f"t{number}", session_key=key).append("m", os.urandom(100_000).hex())
+            (used,) = [each.stored_bytes for each in client.held_threads()][:1]
+            assert used > 100_000
+        daemon.kill()
+        daemon.start()
+        with client_of(daemon) as client:
+            refused(lambda: client.thread("new").append("m", 1), "threads")
+            client.thread("t0").delete()
+            client.thread("new").append("m", 1)
+            refused(lambda: client.thread("new").append("m", os.urandom(880_000).hex()), "bytes")
+            client.thread("t1").delete()
+            client.thread("new").append("m", os.urandom(880_000).hex())
+
+
 def test_writes_that_are_committed_together_are_counted_together(tmp_path: Path) -> None:
     """Many clients, and a batch, make threads at once: as many as the limit allows are made."""
     access = limited(tmp_path, namespaces={LIMITED: {"threads": 5}})

@@ -318,11 +318,11 @@ class Leaver:
                     time.sleep(max(min(RETRY_S, end - clock.monotonic()), 0.0))
         return given, self.count_dirty()
 
-    def count_dirty(self) -> int:
+    def count_dirty(self, *, with_locked: bool = True) -> int:
         """Counts threads with entries that the archive lacks, and rolled back threads. Includes threads that nobody
-        touched since the start, and locked ones."""
+        touched since the start, and locked ones unless they do not matter."""
         state = self._state
-        return len(self._dirty_elsewhere(with_locked=True)) + sum(map(is_dirty, list(state.holds.values())))
+        return len(self._dirty_elsewhere(with_locked=with_locked)) + sum(map(is_dirty, list(state.holds.values())))
 
     def _here(self) -> list[int]:
         holds = sorted(self._state.holds.values(), key=lambda hold: -hold.thread.head.update_time_us)

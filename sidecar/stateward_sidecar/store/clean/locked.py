@@ -6,18 +6,20 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import lmdb
 
-from stateward.storage.v1.head_pb2 import DeletionRecord
+from stateward.storage.v1.head_pb2 import DeletionRecord, ThreadHead
+from stateward_sidecar.errors import Corrupt
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.journal.journal import LOCAL, next_place, seal_deletion
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import head_uid, rows
+from stateward_sidecar.store.thread.thread import head_uid, load_outline, rows
 
 # The rows of these tables end with the number of their thread, or with what is left of a number without it.
 INDEXES: dict[bytes, Callable[[bytes], int]] = {
@@ -89,25 +91,21 @@ def delete_locked(
 
     def run(txn: lmdb.Transaction, batch: Batch) -> bool:
         keystore = context.keystore
-        if thread.uid not in keystore.held_uids or keystore.held.is_open(thread.uid):
+        if not _is_there(context, txn, thread):
             return False
-        for line in thread.lines:
-            if txn.get(layout.ThreadKeys(line.number).head) != line.head:
-                return False
         cursor = next_place(txn)
         record = DeletionRecord(uid=thread.uid, time_us=context.clock.now_us(), cause=cause)
         txn.put(layout.feed_key(cursor), layout.pack_feed(0, cursor), append=True)
         sealed = seal_deletion(thread.namespace, cursor, record)
         txn.put(layout.deletion_key(cursor), layout.pack_deletion(record.time_us, thread.namespace.id, sealed))
+        outlines = {line.number: _outline(txn, thread, line.number) for line in thread.lines}
         for line in thread.lines:
             _drop(txn, thread.uid, line)
 
-        def destroy_key() -> None:
+        def end() -> None:
             if thread.is_whole:
                 keystore.erase_thread(thread.uid)
-            if context.archive is not None:
-                numbers = {line.number for line in thread.lines}
-                context.archive.locked_gone(thread.uid, numbers, cause == LOCAL)
+            _note_gone(context, thread, outlines, cause)
             for namespace in keystore.known_names(thread.namespace.id):
                 tell(namespace, "", None)
             for number, line in enumerate(thread.lines, 1):
@@ -118,10 +116,33 @@ def delete_locked(
             keystore.mark_leaving(thread.uid, is_leaving=True)
             batch.before_commit.append(keystore.sync)
             batch.after_abort.append(lambda: keystore.mark_leaving(thread.uid, is_leaving=False))
-        batch.after_commit.append(destroy_key)
+        batch.after_commit.append(end)
         return True
 
     return run
+
+
+def _is_there(context: Context, txn: lmdb.Transaction, thread: LockedThread) -> bool:
+    """Returns whether a thread is still locked, and as it was found."""
+    keystore = context.keystore
+    if thread.uid not in keystore.held_uids or keystore.held.is_open(thread.uid):
+        return False
+    return all(txn.get(layout.ThreadKeys(line.number).head) == line.head for line in thread.lines)
+
+
+def _note_gone(context: Context, thread: LockedThread, outlines: Mapping[int, ThreadHead], cause: str) -> None:
+    """Tells those who count threads."""
+    for number, outline in outlines.items():
+        if outline.namespace and context.usage.is_on:
+            context.usage.note(number, outline.namespace, -outline.stored_bytes, -1)
+    if context.archive is not None:
+        context.archive.locked_gone(thread.uid, set(outlines), cause == LOCAL)
+
+
+def _outline(txn: lmdb.Transaction, thread: LockedThread, number: int) -> ThreadHead:
+    with suppress(Corrupt):
+        return load_outline(txn, thread.namespace, number, thread.uid) or ThreadHead()
+    return ThreadHead()
 
 
 def _drop(txn: lmdb.Transaction, uid: bytes, line: LockedLine) -> None:

@@ -17,7 +17,7 @@ from stateward.storage.v1.head_pb2 import ThreadHead
 from stateward_sidecar.errors import StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.store.thread.context import Context
-from stateward_sidecar.store.thread.thread import UID_BYTES, head_uid, open_identity
+from stateward_sidecar.store.thread.thread import UID_BYTES, head_uid, load_outline, open_identity
 from stateward_sidecar.store.thread.usage import ALL_NUMBERS
 
 # How many numbers of threads are read at a time, which takes about 3 ms, and the rest after it.
@@ -46,7 +46,7 @@ def _count(context: Context, txn: lmdb.Transaction, first: int, end: int, count:
     while first < end:
         record = txn.get(layout.ThreadKeys(first).head)
         if record is not None:
-            namespace, size_bytes = _read(context, first, record)
+            namespace, size_bytes = _read(context, txn, first, record)
             if namespace:
                 context.usage.add_counted(count, namespace, size_bytes)
         first = _next(txn, first + 1)
@@ -61,7 +61,9 @@ def _next(txn: lmdb.Transaction, at: int) -> int:
     return layout.thread_of(cursor.key()) if found else ALL_NUMBERS
 
 
-def _read(context: Context, number: int, record: bytes | memoryview) -> tuple[str, int]:
+def _read(
+    context: Context, txn: lmdb.Transaction, number: int, record: bytes | memoryview
+) -> tuple[str, int]:  # fmt: skip
     """Returns namespace and size of a thread. A head that cannot be read counts for nothing, until it can."""
     uid, keystore = head_uid(record), context.keystore
     try:
@@ -69,8 +71,11 @@ def _read(context: Context, number: int, record: bytes | memoryview) -> tuple[st
         namespace = keystore.namespace_by_id(owner) if owner is not None else None
         if namespace is None:
             return "", 0
-        identity = open_identity(keystore, namespace, number, uid)
-        head = ThreadHead.FromString(identity.open_row(identity.keys.head, record[UID_BYTES:]))
+        if uid in keystore.held_uids:  # it may be locked
+            head = load_outline(txn, namespace, number, uid) or ThreadHead()
+        else:
+            identity = open_identity(keystore, namespace, number, uid)
+            head = ThreadHead.FromString(identity.open_row(identity.keys.head, record[UID_BYTES:]))
     except (StatewardError, DecodeError):
         return "", 0
     return head.namespace, head.stored_bytes

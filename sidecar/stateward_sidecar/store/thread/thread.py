@@ -328,14 +328,14 @@ def write_head(txn: lmdb.Transaction, identity: Identity, head: ThreadHead) -> N
     if identity.is_held:
         outline = ThreadHead(
             create_time_us=head.create_time_us, update_time_us=head.update_time_us, stored_bytes=head.stored_bytes,
-            epoch=head.epoch,
+            epoch=head.epoch, namespace=head.namespace,
         )  # fmt: skip
         txn.put(identity.keys.outline(), identity.seal_outline(outline.SerializeToString()))
 
 
 def load_outline(txn: lmdb.Transaction, namespace: NamespaceKeys, number: int, uid: bytes) -> ThreadHead | None:
-    """Returns what may be known of a held thread without its session key: times, size and epoch; None if nothing is.
-    Raises Corrupt."""
+    """Returns what may be known of a held thread without its session key: namespace, times, size and epoch; None if
+    nothing is. Raises Corrupt."""
     row = txn.get(ThreadKeys(number).outline())
     if row is None:
         return None
