@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from stateward.storage.v1.archive_pb2 import OBJECT_KIND_IMAGE, OBJECT_KIND_INDEX, ArchiveHead, ArchiveIndex, ObjectRef
@@ -29,7 +30,7 @@ from stateward_sidecar.archive.requests.metered import Unclear
 from stateward_sidecar.archive.requests.places import FIRST_EPOCH, Place, is_blob, origin_of
 from stateward_sidecar.bucket.base import ObjectChanged
 from stateward_sidecar.codec.seal import Cipher
-from stateward_sidecar.errors import ArchiveUnavailable, FeatureUnavailable, NotOwner
+from stateward_sidecar.errors import ArchiveUnavailable, FeatureUnavailable, NotOwner, StatewardError
 from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.journal.admitting import other_creation
 from stateward_sidecar.store.thread.thread import Thread
@@ -94,9 +95,13 @@ class ThreadRekeyer:
         landed = self._replace(keys, place, head, seen)
         if landed is None:
             return None
-        self._clean(place, head, seen.head.created_epoch)
         assert thread.archive is not None
-        self._reconciler.settle(thread, thread.archive.head, place, landed)
+        try:
+            self._destroy_keys(place, head, seen.head.created_epoch)
+        finally:  # HEAD has another thread, whatever comes of the old one's key
+            self._reconciler.settle(thread, thread.archive.head, place, landed)
+        with suppress(StatewardError):  # else they are garbage
+            self._clean(place, head)
         return Rekeyed(thread.identity.uid, key.uid, resealing.count)
 
     def _put(self, place: Place, last: ArchiveHead, epoch: int, resealing: Resealing) -> ArchiveHead:
@@ -154,12 +159,16 @@ class ThreadRekeyer:
                 ) from None
         return None
 
-    def _clean(self, place: Place, head: ArchiveHead, key_epoch: int) -> None:
-        """Removes key and objects of the old thread, and what an earlier call of this verb may have left of one before
-        it."""
+    def _destroy_keys(self, place: Place, head: ArchiveHead, key_epoch: int) -> None:
+        """Removes the key of the old thread, and what an earlier call of this verb may have left of one before it.
+        Raises ArchiveUnavailable: then the next call does it."""
         wire, first = self._state.wire, max(head.created_epoch - KEYS_BEFORE, FIRST_EPOCH)
         wire.delete(place.key(key_epoch))
         wire.together(*(partial(wire.delete, place.key(epoch)) for epoch in range(first, head.created_epoch)))
+
+    def _clean(self, place: Place, head: ArchiveHead) -> None:
+        """Removes the objects of epochs before this thread."""
+        wire = self._state.wire
         for name, _ in list(wire.walk(place.prefix)):
             origin = origin_of(name)
             if origin is not None and origin.epoch < head.created_epoch and not is_blob(name):

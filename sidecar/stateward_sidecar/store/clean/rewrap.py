@@ -13,6 +13,7 @@ archive, continues.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -46,7 +47,8 @@ class Rewrapper:
         state = keys.generation, kept
         if len(keys.generations) > 1 and self._done.get(keys.id) != state:
             self._done[keys.id] = state
-            self._context.background.submit(self._run, keys, kept)
+            with suppress(RuntimeError):  # the daemon is stopping; the next start continues
+                self._context.background.submit(self._run, keys, kept)
 
     def begin_all(self) -> None:
         """The same for all namespaces of a store without an archive."""
@@ -63,7 +65,8 @@ class Rewrapper:
         new slot into the archive, first: what fails there is tried again by the next call."""
         if uid not in self._admitted:
             self._admitted.add(uid)
-            self._context.background.submit(self._rewrap_held, uid, keys, session_key, share)
+            with suppress(RuntimeError):  # the daemon is stopping; the next call tries again
+                self._context.background.submit(self._rewrap_held, uid, keys, session_key, share)
 
     def _rewrap_held(
         self, uid: bytes, keys: NamespaceKeys, session_key: bytes, share: Callable[[bytes], object] | None
