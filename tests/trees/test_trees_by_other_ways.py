@@ -49,6 +49,30 @@ def test_a_batch_names_a_tree_in_each_save(yard: TreeWire) -> None:
     assert yard.findings("", "a") == yard.findings("", "b") == []
 
 
+@pytest.mark.parametrize("is_there", [True, False], ids=["a thread that is there", "a new thread"])
+def test_a_batch_names_what_a_save_before_brings(yard: TreeWire, is_there: bool) -> None:
+    """The saves of a batch are made in their order, so the second one needs no objects of its own."""
+    made = make(TREE)
+    if is_there:
+        yard.save(request(make({}), 0))
+    first, second = request(made, int(is_there)), naming(made.ref, 0)
+    second.branch = "side"
+    second.parent.version = 0
+    answer = yard.checkpoints.BatchSave(BatchSaveRequest(saves=[first, second]))
+    assert [each.version for each in answer.saves] == [1 + is_there, 2 + is_there]
+    assert yard.listed(branch="side") == yard.listed()
+    refusal = refused(yard.checkpoints.BatchSave, BatchSaveRequest(saves=[
+        naming(made.ref, 1 + is_there), to_side(naming(make({b"x": b"y"}).ref, 2 + is_there)),
+    ]))
+    assert (refusal.reason, refusal.field) == ("INVALID_FIELD", "saves[1].workspace")
+    assert yard.findings("", "t") == []
+
+
+def to_side(save: SaveRequest) -> SaveRequest:
+    save.branch = "side"
+    return save
+
+
 def test_a_writer_names_trees(yard: TreeWire) -> None:
     """Frame by frame; one without its objects is refused, and the stream goes on after a reset."""
     made, more = make(TREE), make({**TREE, b"more": b"more"})

@@ -118,7 +118,7 @@ class SaveWrite:
         """
         request = self.request
         self._maker.fingerprint = fingerprint(request, is_large=self._maker.is_large)
-        if self._tree is not None:
+        if self._tree is not None and not self._ahead:  # else a save before this one may bring its objects
             try:
                 self._tree.prepare(txn, thread)
             except StatewardError:
