@@ -93,3 +93,15 @@ def test_a_save_does_not_wait_for_ever(daemon: Inside, monkeypatch: pytest.Monke
             time.sleep(0.01)
         client.thread("t").append("messages", entry(20))
         assert len(client.thread("t").hydrate().logs["messages"]) == 21
+
+
+def test_no_save_waits_once_no_segment_is_made(daemon: Inside) -> None:
+    """The making of a snapshot ended without one, just when a save said that many entries wait."""
+    with Client(daemon.settings.listen[0]) as client:
+        client.thread("t").append("messages", entry(0))
+        context = daemon.parts.store.context
+        with context.engine.read() as txn:
+            thread = daemon.parts.store.threads.get(txn, "default", "t")
+        thread.is_crowded = True
+        client.thread("t").append("messages", entry(1))
+        assert not thread.is_crowded

@@ -180,6 +180,8 @@ class Snapshots:
         branch = thread.branches.get(branch_name)
         if thread.snapshot_pending and saved is not None:
             thread.is_crowded = loose_bytes(saved.tree) > CROWDED_BYTES
+        if not thread.snapshot_pending:  # its making may have ended at this moment, or before it began
+            thread.is_crowded = False
         if branch is None or thread.snapshot_pending or thread.is_deleted:
             return
         known = saved.tree if saved is not None and saved.version == branch.version else None
