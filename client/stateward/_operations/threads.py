@@ -469,7 +469,7 @@ def compact() -> Operation[Compaction]:
 
 def rekey(namespace: str, thread: str) -> Operation[Rekeyed]:
     """Returns what came of a change of a thread's data key."""
-    request = admin.RekeyThreadRequest(namespace=namespace, thread=thread)
+    request = message(admin.RekeyThreadRequest, {"namespace": namespace, "thread": thread})
     return Rekeyed.from_proto((yield Call("RekeyThread", request, COMPACT_DEADLINE_S)))
 
 
