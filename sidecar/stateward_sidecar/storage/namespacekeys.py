@@ -56,6 +56,11 @@ class NamespaceKeys:
         """Those that are known."""
         return frozenset(self._keys)
 
+    @property
+    def has_several(self) -> bool:
+        """Whether several generations are known."""
+        return len(self._keys) > 1
+
     def key_of(self, generation: int) -> bytes | None:
         """The namespace's key of a generation; None if it is not known."""
         return self._keys.get(generation)

@@ -25,6 +25,7 @@ from stateward_sidecar.errors import Corrupt, InvalidField, Locked, StatewardErr
 from stateward_sidecar.service.admission.grants import DEFAULT_NAMESPACE, Need
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.heldkeys import SESSION_KEY_MAX, SESSION_KEY_MIN
+from stateward_sidecar.storage.namespacekeys import NamespaceKeys
 from stateward_sidecar.store.read.listing import ALL_THREADS
 from stateward_sidecar.store.store import Store
 
@@ -45,10 +46,11 @@ def read_session_key(context: grpc.aio.ServicerContext) -> bytes:
     else may have read it on its way."""
     for name, value in context.invocation_metadata() or ():
         if name == KEY:
-            key = value if isinstance(value, bytes) else _decode(value)
+            is_frame = isinstance(value, str)  # gRPC gives bytes
+            key = _decode(value) if is_frame else value
             if not SESSION_KEY_MIN <= len(key) <= SESSION_KEY_MAX:
                 raise InvalidField(KEY, f"has {len(key)} bytes instead of {SESSION_KEY_MIN} to {SESSION_KEY_MAX}")
-            if not _is_private(context):
+            if not is_frame and not _is_private(context):
                 raise InvalidField(KEY, "came in plain text over TCP; use TLS or a socket, and another key")
             return key
     return b""
@@ -63,8 +65,6 @@ def _decode(text: str) -> bytes:
 
 
 def _is_private(context: Any) -> bool:
-    if not hasattr(context, "auth_context"):
-        return True  # frames come over a socket
     return str(context.peer()).startswith("unix:") or b"ssl" in context.auth_context().get(
         "transport_security_type", ()
     )
@@ -78,7 +78,7 @@ class HeldGate:
         self.keys = store.context.keystore.held
         self._keystore = store.context.keystore
         self._archive = archive
-        self.cached = store.threads.cached
+        self.peek = store.threads.peek
 
     @property
     def has_threads(self) -> bool:
@@ -142,13 +142,15 @@ class HeldGate:
             return True, b""
         return row is not None, uid if uid in held else b""
 
-    def enter(self, name: tuple[str, str], uid: bytes, session_key: bytes) -> None:
-        """Raises Locked."""
-        keys, archive = self._keystore.namespace(name[0]), self._archive
+    def enter(
+        self, name: tuple[str, str], uid: bytes, session_key: bytes, known: NamespaceKeys | None = None
+    ) -> None:
+        """Raises Locked. ``known``: the keys of the namespace, if they are at hand."""
+        keys, archive = known or self._keystore.namespace(name[0]), self._archive
         assert keys is not None
         if not self.keys.enter_open(uid, session_key):
             self.keys.enter(uid, session_key, partial(self._keystore.unwrap_held, uid, keys, session_key))
-        if len(keys.generations) > 1 and self._keystore.is_outdated(uid, keys):
+        if keys.has_several and self._keystore.is_outdated(uid, keys):
             share = partial(archive.renew_held, name, uid) if archive is not None else None
             self._store.rewrapper.admit_held(uid, keys, session_key, share)
 
@@ -226,9 +228,10 @@ class HeldCall:
 
     def ask(self, place: tuple[str, str], *, is_known: bool = False) -> None:
         """Asks about one thread. Raises Locked, InvalidField. ``is_known``: what this disk says of it is true."""
-        thread = self._gate.cached(*place)
+        keys, thread = None, self._gate.peek(place)
         if thread is not None:  # nearly always
-            exists, uid = True, thread.identity.uid if thread.identity.is_held else b""
+            identity = thread.identity
+            exists, uid, keys = True, identity.uid if identity.is_held else b"", identity.namespace_keys
         else:
             exists, uid = self._gate.find(*place)
         if uid:
@@ -236,7 +239,7 @@ class HeldCall:
                 self._entered = set()
             if uid not in self._entered or not self._gate.keys.is_open(uid):
                 try:
-                    self._gate.enter(place, uid, self.key)
+                    self._gate.enter(place, uid, self.key, keys)
                 except Locked as error:
                     error.metadata |= {"namespace": place[0], "thread": place[1]}
                     raise

@@ -231,7 +231,7 @@ def _with_key(
     again: Callable[[], Awaitable[T]], held: HeldCall | None, method: Method, request: Message
 ) -> Callable[[], Awaitable[T]]:
     """Returns what runs the verb of a call, which may have a session key."""
-    if held is None or not held.key:
+    if held is None or not held.key or not method.is_write:
         return again
     return partial(held.run, method.needs, request, again)
 

@@ -112,6 +112,11 @@ class Threads:
                 self._threads.move_to_end(number)
             return thread
 
+    def peek(self, place: tuple[str, str]) -> Thread | None:
+        """Returns the thread of namespace and name if it is in memory, without a sign that it is used."""
+        number = self._numbers.get(place)
+        return self._threads.get(number) if number is not None else None
+
     def find(self, txn: lmdb.Transaction, namespace: str, name: str) -> Thread | None:
         """Returns the thread of a name; None if there is none. Raises Corrupt or KeyUnavailable."""
         thread = self.cached(namespace, name)
