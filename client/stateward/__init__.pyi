@@ -92,6 +92,7 @@ from stateward.models import Status as Status
 from stateward.models import Tag as Tag
 from stateward.models import ThreadInfo as ThreadInfo
 from stateward.models import Tree as Tree
+from stateward.models import WorkspaceUsage as WorkspaceUsage
 from stateward.opening.clients import open as open  # noqa: A004  as in `gzip`
 from stateward.opening.clients import open_async as open_async
 from stateward.options import Retention as Retention

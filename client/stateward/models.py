@@ -83,6 +83,26 @@ class Tree(FromProto):
 
 
 @dataclass(frozen=True)
+class WorkspaceUsage(FromProto):
+    """What the files of a thread take in the daemon."""
+
+    directories: int
+    """Number of directories that the thread has, of all its trees. Equal ones count once, as chunks do."""
+    chunks: int
+    """Number of chunks of files."""
+    size_bytes: int
+    """Bytes of directories and chunks, uncompressed."""
+    stored_bytes: int
+    """Bytes that they take at rest."""
+    packs: int
+    """Number of files that hold most of them."""
+    trees: int
+    """Number of different trees that versions name."""
+    tree_bytes: int
+    """Bytes that whole copies of these trees would have."""
+
+
+@dataclass(frozen=True)
 class Checkpoint(FromProto):
     """One version of a thread, without its state."""
 

@@ -84,6 +84,7 @@ TABLE: dict[str, Any] = {
     "records": [One(), One(("--json",))],
     "records list": [One(("--json",)), One(("--by", "/"))],
     "records get": One(("k",)),
+    "workspace": NO_THREAD, "workspace snapshot": ONE_BY_NAME, "workspace du": NO_THREAD,
     "branch": One(),
     "tag": One(),
     "prune": One(("--keep-latest", "1", "--dry-run")),

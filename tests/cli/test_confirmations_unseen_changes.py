@@ -349,11 +349,12 @@ LOOKING = {
     "threads", "show", "history", "diff", "replay", "watch", "effects", "records list", "records get", "tools",
     "failures", "waiting", "export", "archive status", "archive list", "archive verify", "doctor", "stats", "verify",
     "conformance", "demo", "completion", "status", "service print", "token list",
-    "audit-log check", "audit-proof", "keys list",
+    "audit-log check", "audit-proof", "keys list", "workspace du",
 }  # fmt: skip
 """They change nothing that anybody else has written."""
 NOT_ASKING = {
     "records put": "writes the value that is given, as a save does; --expected names what it may replace",
+    "workspace snapshot": "saves a version with the files that are there; the old ones stay",
     "fork": "makes a thread under a name that nobody has",
     "migrate": "saves new versions; the old ones stay",
     "signal": "adds a message",

@@ -20,6 +20,7 @@ from stateward.v1 import (
     thread_pb2,
     thread_service_pb2,
     workspace_pb2,
+    workspace_service_pb2,
 )
 from stateward.v1.thread_service_pb2 import GetThreadResponse
 
@@ -52,6 +53,7 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (models.Orphan, thread_pb2.Orphan),
     (models.Tag, thread_pb2.Tag),
     (models.Tree, workspace_pb2.TreeRef),
+    (models.WorkspaceUsage, workspace_service_pb2.StatWorkspaceResponse),
     (models.UnreadableThread, thread_pb2.UnreadableThread),
     (models.HeldThread, thread_pb2.UnreadableThread),
     (options.ThreadOptions, thread_pb2.ThreadOptions),

@@ -23,7 +23,7 @@ from stateward._workspace.root import Root
 from stateward._workspace.walking import Walk
 from stateward.blobs import Content
 from stateward.errors import ThreadNotFound, UidMismatch
-from stateward.models import Tree
+from stateward.models import Tree, WorkspaceUsage
 from stateward.v1 import workspace_pb2, workspace_service_pb2
 from stateward.workspaces import Rules, Snapshot
 
@@ -226,6 +226,12 @@ def send(ref: ThreadRef, source: Source, objects: Sequence[workspace_pb2.TreeObj
     if objects:
         sending = _Sending(ref, source, list(objects), sum(len(each.data) for each in objects))
         yield from sending.flush()
+
+
+def usage(ref: ThreadRef) -> Operation[WorkspaceUsage]:
+    """Returns what the files of a thread take."""
+    found = yield Call("StatWorkspace", ref.about(workspace_service_pb2.StatWorkspaceRequest))
+    return WorkspaceUsage.from_proto(found)
 
 
 def _opened(source: Source) -> Root:

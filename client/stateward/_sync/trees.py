@@ -8,9 +8,9 @@ from typing import Any
 
 from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.session import Session
-from stateward._operations import restoring, trees
+from stateward._operations import restoring, snapshots, trees
 from stateward._operations.steps import ThreadRef
-from stateward.models import At
+from stateward.models import At, WorkspaceUsage
 from stateward.restores import PathChange, PathFacts, Restored
 
 
@@ -54,3 +54,7 @@ class Trees:
         """
         done = self._session.run(restoring.fork_into(self._ref, trees.raw_path(path), self._ref, version))
         return restoring.public_done(done)
+
+    def usage(self) -> WorkspaceUsage:
+        """Returns what the files of all versions take in the daemon. Raises ThreadNotFound."""
+        return self._session.run(snapshots.usage(self._ref))

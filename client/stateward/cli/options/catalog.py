@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "watch": Entry("watch:watch", "Print changes as they happen."),
         "effects": Entry("effects:effects", "List the recorded tool calls of a thread."),
         "records": Entry("records:records", "List, show, write and delete records."),
+        "workspace": Entry("workspace:workspace", "Keep the files of a directory with a thread."),
         "tools": Entry("tools:tools", "Count which tools agents called, and which failed."),
         "failures": Entry("tools:failures", "Show the last failure of each run."),
     },
