@@ -33,6 +33,7 @@ PAIRS: list[tuple[type[FromProto], type[Message]]] = [
     (admin.DrainResult, admin_service_pb2.DrainResponse),
     (admin.Finding, admin_service_pb2.VerifyFinding),
     (admin.LimitUse, admin_service_pb2.LimitUse),
+    (admin.Rekeyed, admin_service_pb2.RekeyThreadResponse),
     (admin.ServerInfo, admin_service_pb2.GetServerInfoResponse),
     (admin.Stats, admin_service_pb2.GetStatsResponse),
     (admin.VerifyProgress, admin_service_pb2.VerifyResponse),
