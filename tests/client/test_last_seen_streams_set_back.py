@@ -4,6 +4,7 @@ compared with what was seen; or a stream says so of what is allowed."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -160,6 +161,51 @@ def test_a_store_is_set_back_while_a_stream_is_open(file: Path, wire: str, daemo
     file.unlink()
     with daemon.client() as other:
         assert list(other.thread("job").hydrate().logs["m"]) == [0, 1]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_store_is_set_back_while_a_client_calls(file: Path, wire: str, daemon: Daemon, is_async: bool) -> None:
+    """A call that finds the daemon away is tried until it is back, and its answer is not taken from an older copy."""
+    append(daemon, 2)
+    copy = daemon.data_dir.with_name("copy")
+
+    def replace() -> None:
+        daemon.stop()
+        shutil.rmtree(daemon.data_dir)
+        copy.rename(daemon.data_dir)
+
+    def back_later() -> threading.Thread:
+        late = threading.Timer(1, daemon.start)
+        late.start()
+        return late
+
+    daemon.stop()
+    shutil.copytree(daemon.data_dir, copy)
+    daemon.start()
+
+    async def call() -> None:
+        async with AsyncClient(daemon.target, retry_timeout=60) as client:
+            await client.thread("job").append("m", 3)
+            replace()
+            late = back_later()
+            try:
+                with pytest.raises(errors.SetBack, match="lacks entry 3 of its journal"):
+                    await client.thread("job").hydrate()
+            finally:
+                late.join()
+
+    if is_async:
+        asyncio.run(call())
+        return
+    with Client(daemon.target, retry_timeout=60) as client:
+        client.thread("job").append("m", 3)
+        replace()
+        late = back_later()
+        try:
+            with pytest.raises(errors.SetBack, match="lacks entry 3 of its journal"):
+                client.thread("job").hydrate()
+        finally:
+            late.join()
 
 
 def test_what_streams_say_is_noted(file: Path, wire: str, daemon: Daemon) -> None:

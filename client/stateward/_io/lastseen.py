@@ -3,7 +3,7 @@
 The daemon cannot notice that its whole directory, or its bucket, was replaced by an older copy. Whoever keeps the
 digest of the last journal entry elsewhere can. At the first call about a thread, a client asks whether the thread still
 has the entry that the file names. It notes the entry of each answer. A stream is such a call, too, each time that it is
-opened again.
+opened again; and so is a call that found the daemon away, before its answer counts.
 
     {"namespace":"default","thread":"job","uid":"…","sequence":7,"digest":"…","archived":[6,"…"],"epoch":2}
 
@@ -120,10 +120,10 @@ class LastSeen:
 
     def _perform(self, step: Step) -> Operation[object]:
         names = _names(step)
-        for name in names:
-            if name not in self._checked:
-                yield from self._check(name)
+        yield from self._check_all(names)
         answer = yield step
+        if isinstance(step, Call) and step.method != "DeleteThread":
+            yield from self._check_all(names)  # again only if the daemon was away before it answered
         if isinstance(step, Call) and names:
             for name, each in zip(names, _answers(step, answer), strict=False):
                 if step.method == "DeleteThread":
@@ -132,6 +132,15 @@ class LastSeen:
                     self._note(name, each, with_receipt=step.method not in _NEW_THREADS)
                     yield from self._ask_epoch(name)
         return answer
+
+    def doubt(self) -> None:
+        """Notes that the daemon is away: it may come back with another store, so each thread is checked again."""
+        self._checked.clear()
+
+    def _check_all(self, names: list[Name]) -> Operation[None]:
+        for name in names:
+            if name not in self._checked:
+                yield from self._check(name)
 
     def _ask_epoch(self, name: Name, *, is_new: bool = False) -> Operation[None]:
         """Asks once for the owner epoch of a thread that was seen: it tells a takeover from worse. ``is_new``: also of

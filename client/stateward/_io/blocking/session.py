@@ -46,7 +46,7 @@ from stateward._operations.streams import BlobReader, Reader, Reading
 from stateward._operations.uploads import read_request
 from stateward.arguments import instance, several, text
 from stateward.blobs import BlobPolicy
-from stateward.errors import StatewardError
+from stateward.errors import ServerUnavailable, StatewardError
 from stateward.migrations import Migrations
 
 T = TypeVar("T")
@@ -202,6 +202,8 @@ class Session:
             return self._perform(step)
         except StatewardError as error:
             self.has_met_daemon |= isinstance(step, Call) and bool(error.reason)  # only the daemon names reasons
+            if self._last_seen is not None and isinstance(error, ServerUnavailable):
+                self._last_seen.doubt()
             raise
 
     def _perform(self, step: Step) -> Any:
