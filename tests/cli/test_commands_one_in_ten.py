@@ -106,6 +106,8 @@ TABLE: dict[str, Any] = {
     "audit-log check": NO_THREAD, "conformance": NO_THREAD, "demo": NO_THREAD, "status": NO_THREAD,
     "stop": NO_THREAD, "service": NO_THREAD, "service print": NO_THREAD, "service install": NO_THREAD,
     "service uninstall": NO_THREAD,
+    "workspace ls": ONE_BY_NAME, "workspace cat": ONE_BY_NAME, "workspace diff": ONE_BY_NAME,
+    "workspace plan": ONE_BY_NAME, "workspace restore": ONE_BY_NAME, "workspace undo": ONE_BY_NAME,
 }  # fmt: skip
 
 

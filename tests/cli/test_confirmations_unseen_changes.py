@@ -350,6 +350,7 @@ LOOKING = {
     "failures", "waiting", "export", "archive status", "archive list", "archive verify", "doctor", "stats", "verify",
     "conformance", "demo", "completion", "status", "service print", "token list",
     "audit-log check", "audit-proof", "keys list", "workspace du",
+    "workspace ls", "workspace cat", "workspace diff", "workspace plan",
 }  # fmt: skip
 """They change nothing that anybody else has written."""
 NOT_ASKING = {
@@ -377,6 +378,8 @@ NOT_ASKING = {
     "keys wrap": "refuses a file that exists, and leaves the key file as it is",
     "token new": "adds a token; the others stay",
     "token revoke": "who revokes a token is in a hurry, and makes a new one as easily",
+    "workspace restore": "keeps what was there as an undo, and stops at what changes meanwhile",
+    "workspace undo": "as workspace restore",
     "stop": "removes nothing; whoever has the daemon open starts it again",
     "service install": "writes one file that uninstall takes back; the data stay",
     "service uninstall": "takes back what install wrote; the data stay",

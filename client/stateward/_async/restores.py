@@ -116,6 +116,15 @@ class AsyncRestores(AsyncTrees):
         planned = await self._session.run(restoring.plan(self._ref, self._root, self._take, source, version))
         return AsyncRestorePlan(self, planned)
 
+    async def plan_undo(self) -> AsyncRestorePlan:
+        """Compares the files that are there with those before the last restore of this directory, by whatever process.
+
+        An undo is a restore, too, so the undo of an undo brings back what the first restore brought. Raises
+        VersionNotFound if the thread knows of none, and RestoreUnfinished if the last one is not over.
+        """
+        planned = await self._session.run(restoring.plan_undo(self._ref, self._root, self._take))
+        return AsyncRestorePlan(self, planned)
+
     async def resume(self, *, keep_changed: bool = False) -> Restored:
         """Finishes a restore that was killed, or that stopped.
 

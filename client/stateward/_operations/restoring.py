@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from stateward._operations import saving, snapshots, threads, trees
-from stateward._operations.steps import Call, Operation, ThreadRef, Work
+from stateward._operations import reading, saving, snapshots, threads, trees
+from stateward._operations.steps import Call, Operation, ThreadRef, Work, thread_error
 from stateward._restoring import running
 from stateward._restoring.journal import Journal
 from stateward._restoring.journal import Planned as Noted
@@ -19,13 +19,15 @@ from stateward._restoring.planning import Change, Comparison, are_equal, compare
 from stateward._restoring.stepping import PATHS_SHOWN_MAX, Done, refuse
 from stateward._workspace.objects import DIRECTORY, FILE, SYMLINK, Entry
 from stateward.arguments import text
-from stateward.errors import RestoreBlocked, RestoreUnfinished, StatewardError
+from stateward.errors import RestoreBlocked, RestoreUnfinished, StatewardError, VersionNotFound
 from stateward.models import At
 from stateward.restores import Kind, PathChange, PathFacts, Restored
 from stateward.v1 import workspace_pb2
 
 UNDO_BRANCH = "workspace-undo"
 """The branch whose versions name the files that were there before each restore."""
+ROOT = "workspace-root"
+"""The attribute of such a version that says in which directory the files were."""
 Mode = Literal["files", "conversation", "both"]
 MODES = ("files", "conversation", "both")
 
@@ -180,7 +182,8 @@ def _keep_undo(ref: ThreadRef, planned: Planned, take: Take) -> Operation[int]:
         refuse(sorted((each for each in changed if not are_equal(before.get(each), after.get(each))), key=in_order))
     kept = {*taken.ignored, *taken.torn} - {*planned.compared.ignored, *planned.compared.unheld}
     refuse([each.path for each in planned.compared.changes if kept and not kept.isdisjoint(_way(each.path))])
-    request = saving.bare_request(replace(ref, branch=UNDO_BRANCH, at=None, at_digest=b""), {})
+    there = replace(ref, branch=UNDO_BRANCH, at=None, at_digest=b"")
+    request = saving.bare_request(there, {"attributes": {ROOT: shown(planned.path)}})
     request.options.expected_uid = request.options.expected_uid or ref.held.read_uid
     request.workspace.CopyFrom(taken.tree)
     request.diff.SetInParent()
@@ -226,6 +229,18 @@ def go_back(ref: ThreadRef, path: bytes, take: Take, applied: Applied) -> Operat
         moved = yield from threads.move_head(ref, ref.branch, applied.previous_head, applied.target or None)
         again = replace(again, previous_head=moved.previous_version, target=moved.version)
     return again
+
+
+def plan_undo(ref: ThreadRef, path: bytes, take: Take) -> Operation[Planned]:
+    """Compares the files that are there with those before the last restore of the directory."""
+    request = reading.list_checkpoints(ref.namespace, ref.thread, branch=UNDO_BRANCH)
+    while True:
+        for each in (yield from reading.read_checkpoints(request)):
+            if each.attributes.get(ROOT) == shown(path):
+                return (yield from plan(ref, path, take, other(ref, UNDO_BRANCH, None), each.version))
+        if not request.page_token:
+            what = f"thread {ref.thread!r} knows no restore of {shown(path)} that could be undone"
+            raise thread_error(VersionNotFound, ref.thread, what)
 
 
 def other(ref: ThreadRef, branch: str | None, thread: str | None) -> ThreadRef:

@@ -115,6 +115,15 @@ class Restores(Trees):
         planned = self._session.run(restoring.plan(self._ref, self._root, self._take, source, version))
         return RestorePlan(self, planned)
 
+    def plan_undo(self) -> RestorePlan:
+        """Compares the files that are there with those before the last restore of this directory, by whatever process.
+
+        An undo is a restore, too, so the undo of an undo brings back what the first restore brought. Raises
+        VersionNotFound if the thread knows of none, and RestoreUnfinished if the last one is not over.
+        """
+        planned = self._session.run(restoring.plan_undo(self._ref, self._root, self._take))
+        return RestorePlan(self, planned)
+
     def resume(self, *, keep_changed: bool = False) -> Restored:
         """Finishes a restore that was killed, or that stopped.
 

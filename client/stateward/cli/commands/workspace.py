@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from stateward.cli.commands.workspace_restore import cat, diff, ls, plan, restore, undo
 from stateward.cli.commands.workspace_snapshot import snapshot, usage
 from stateward.cli.options.catalog import CONTEXT
 
@@ -14,12 +15,14 @@ workspace = typer.Typer(
 
 @workspace.callback(invoke_without_command=True)
 def about(context: typer.Context) -> None:
-    """Keep the files that an agent works on with the versions of its thread.
+    """Keep the files that an agent works on with the versions of its thread, and go back to them.
 
     \b
     Examples:
       stateward workspace snapshot coding-7 /app
-      stateward workspace du coding-7
+      stateward workspace plan coding-7 /app --at 40
+      stateward workspace restore coding-7 /app --at 40
+      stateward workspace undo coding-7 /app
     """  # noqa: D301  \b keeps the lines of a paragraph apart
     if context.invoked_subcommand is None:
         print(context.get_help())
@@ -27,3 +30,9 @@ def about(context: typer.Context) -> None:
 
 workspace.command("snapshot", short_help="Save a version with the files of a directory.")(snapshot)
 workspace.command("du", short_help="Show what the files of a thread take.")(usage)
+workspace.command("ls", short_help="List the files of a version.")(ls)
+workspace.command("cat", short_help="Print a file of a version.")(cat)
+workspace.command("diff", short_help="Show which files differ between two versions.")(diff)
+workspace.command("plan", short_help="Show what a restore would change.")(plan)
+workspace.command("restore", short_help="Bring a directory back to the files of a version.")(restore)
+workspace.command("undo", short_help="Undo the last restore of a directory.")(undo)
