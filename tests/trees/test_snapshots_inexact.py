@@ -234,16 +234,21 @@ def test_a_file_that_changes_while_it_is_read(daemon, yard, tmp_path, monkeypatc
 def test_files_that_go_and_files_that_nobody_may_read(daemon, yard, tmp_path, monkeypatch):
     """Both are no error. What is there and cannot be read is named."""
     root = lay(tmp_path / "app", {b"gone": b"x", b"kept": b"y", b"closed": b"z"})
-    opened_file = os.open
 
-    def play(path: Any, flags: int, *args: Any, **options: Any) -> int:
-        if path == b"gone":
-            (root / "gone").unlink()
-        if path == b"closed":
-            raise PermissionError(13, "Permission denied")
-        return opened_file(path, flags, *args, **options)
+    class System:
+        """The calls of the walk."""
 
-    monkeypatch.setattr(walking.os, "open", play)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def open(self, path: Any, flags: int, *args: Any, **options: Any) -> int:
+            if path == b"gone":
+                (root / "gone").unlink()
+            if path == b"closed":
+                raise PermissionError(13, "Permission denied")
+            return os.open(path, flags, *args, **options)
+
+    monkeypatch.setattr(walking, "os", System())
     with opened(daemon.target) as thread:
         taken, version = keep(thread, root)
     assert [(each.path, each.reason) for each in taken.left_out] == [(b"closed", "Permission denied")]
