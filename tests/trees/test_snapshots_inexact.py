@@ -171,6 +171,8 @@ def test_a_thread_that_was_made_anew_gets_everything(daemon, yard, tmp_path):
         workspace = client.thread("t").workspace(root, EVERYTHING)
         client.thread("t").save(client.thread("t").hydrate(), workspace=workspace.snapshot())
         settle()
+        assert workspace.snapshot().sent == 0  # it was heard that everything is there
+        assert workspace._source.chunks
         client.thread("t").delete()
         thread = client.thread("t")
         saved = thread.save(thread.hydrate(), workspace=workspace.snapshot())
