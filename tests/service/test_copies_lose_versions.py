@@ -66,8 +66,8 @@ def test_a_prune_while_a_copy_begins(tmp_path: Path, monkeypatch: pytest.MonkeyP
             save(client, "source")
 
         class Slow(Hidden):
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments)
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
                 _ = [save(client, "source") for _ in range(2)]
                 client.thread("source").prune(versions=going)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -183,7 +184,7 @@ def test_other_writes_change_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A save of the same thread between two looks."""
     with opened(tmp_path) as store:
         put(store, *map(value, KEYS))
-        numbers = iter(range(100))
+        numbers = itertools.count()
         with between(store, monkeypatch, lambda: save(store, f"s{next(numbers)}") and None):
             for read in READS.values():
                 assert len(read(store)) == len(KEYS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import lmdb
@@ -73,25 +74,35 @@ def _verify_object(txn: lmdb.Transaction, reader: ObjectReader, key: bytes, sequ
 
 def _trees(context: Context, thread: Thread) -> Iterator[tuple[int, TreeRef]]:
     """Yields the trees that retained versions name, each once, with one of the versions."""
-    seen, after, tip = set[bytes](), 0, thread.head.tip_sequence
-    while after < tip:
-        found, last = list[tuple[int, TreeRef]](), tip
+    seen, row, tip, is_more = set[bytes](), 1, thread.head.tip_sequence, True
+    while is_more:
+        found, records, is_more = list[tuple[int, TreeRef]](), 0, False
         with context.engine.read() as txn:
-            for number, (sequence, record) in enumerate(blocks.entries(txn, thread.identity.keys, after + 1)):
-                if sequence > tip or number >= RECORDS_A_STEP:
-                    last = min(sequence - 1, tip)
+            for first, value in blocks.rows(txn, thread.identity.keys, row):
+                if first > tip:
                     break
-                try:
-                    entry = unpack(record, sequence)
-                    body = replay.open_metadata(thread.identity, entry).checkpoint
-                except Corrupt:
-                    continue  # the check of the journal reports it
-                is_named = names_tree(thread, entry.header) and body.HasField("workspace")
-                if is_named and body.workspace.digest not in seen:
-                    seen.add(body.workspace.digest)
-                    found.append((entry.header.version, body.workspace))
+                if records >= RECORDS_A_STEP:
+                    is_more = True
+                    break
+                row = first + 1
+                for version, tree in _named(thread, first, value):
+                    records += 1
+                    if tree is not None and tree.digest not in seen:
+                        seen.add(tree.digest)
+                        found.append((version, tree))
         yield from found
-        after = last
+
+
+def _named(thread: Thread, first: int, value: memoryview) -> Iterator[tuple[int, TreeRef | None]]:
+    """Yields the version and the tree of each entry of a row, without what is damaged: the check of the journal
+    reports it."""
+    with suppress(Corrupt):
+        for sequence, record in blocks.unpack_row(first, value):
+            with suppress(Corrupt):
+                entry = unpack(record, sequence)
+                body = replay.open_metadata(thread.identity, entry).checkpoint
+                is_named = names_tree(thread, entry.header) and body.HasField("workspace")
+                yield entry.header.version, body.workspace if is_named else None
 
 
 def _verify_tree(context: Context, thread: Thread, tree: TreeRef) -> Corrupt | None:
