@@ -34,6 +34,9 @@ from stateward.v1.call_service_pb2 import RunCallsRequest, RunCallsResponse, Str
 from stateward.v1.checkpoint_service_pb2 import SaveRequest
 from stateward.v1.lease_pb2 import Holder
 from stateward.v1.thread_pb2 import ThreadOptions
+from stateward.v1.workspace_pb2 import TREE_OBJECT_KIND_CHUNK, TreeObject, TreeObjects
+from stateward.v1.workspace_service_pb2 import ObjectsBegin, WriteObjectsRequest
+from stateward.v1.workspace_service_pb2_grpc import WorkspaceServiceStub
 from stateward.v1.write_pb2 import WriteOptions
 from stateward.v1.writer_service_pb2 import OpenWriter, ResetWriter, WriteRequest, WriteResponse, WriterSave
 
@@ -146,6 +149,9 @@ def opening(name: str) -> Message:
         "Write": WriteRequest(open=OpenWriter(thread=new_name(), holder=holder, options=WriteOptions(request_id="o"))),
         "RunCalls": RunCallsRequest(calls=[StreamedCall(call=1, save=save)]),
         "WriteBlob": WriteBlobRequest(begin=blob),
+        "WriteObjects": WriteObjectsRequest(
+            begin=ObjectsBegin(thread=new_name(), options=WriteOptions(create=ThreadOptions()))
+        ),
         "ImportThread": ImportThreadRequest(begin=ImportBegin(thread=new_name(), options=WriteOptions(request_id="r"))),
     }[name]
 
@@ -196,8 +202,19 @@ def import_thread(walked: Daemon) -> None:
         assert eventually(is_taken)
 
 
+def write_objects(walked: Daemon) -> None:
+    begin = ObjectsBegin(thread=THREAD, options=WriteOptions(request_id=new_name()))
+    data = os.urandom(1000)
+    chunk = TreeObject(kind=TREE_OBJECT_KIND_CHUNK, digest=hashlib.sha256(data).digest(), data=data)
+    parts = [WriteObjectsRequest(begin=begin), WriteObjectsRequest(objects=TreeObjects(objects=[chunk]))]
+    with grpc.insecure_channel(walked.target) as channel:
+        workspace: Any = WorkspaceServiceStub(channel)
+        assert workspace.WriteObjects(iter(parts), timeout=PATIENCE_S).written == 1
+
+
 WELL: dict[str, Callable[[Daemon], None]] = {
     "Write": write, "RunCalls": run_calls, "WriteBlob": write_blob, "ImportThread": import_thread,
+    "WriteObjects": write_objects,
 }  # fmt: skip
 
 
@@ -207,6 +224,7 @@ SMALL: dict[str, Message] = {
     "RunCalls": RunCallsRequest(calls=[StreamedCall(traceparent="x" * 1000)]),  # it never comes whole
     "WriteBlob": WriteBlobRequest(data=b"x"),
     "ImportThread": ImportThreadRequest(),
+    "WriteObjects": WriteObjectsRequest(objects=TreeObjects()),
 }
 
 

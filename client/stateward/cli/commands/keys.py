@@ -20,7 +20,7 @@ import typer
 
 from stateward._version import install_command
 from stateward.cli.options.catalog import CONTEXT
-from stateward.cli.options.connect import JsonOption, TargetOption, ThreadArgument, connect
+from stateward.cli.options.connect import JsonOption, TargetOption, ThreadArgument, connect, filled
 from stateward.cli.options.connect import NamespaceOption as ConnectNamespaceOption
 from stateward.cli.show.output import CommandError, clean, counted, note, print_json, say
 from stateward.cli.show.ticker import Ticker
@@ -51,7 +51,7 @@ DataDirOption = Annotated[
 ]
 RootOption = Annotated[bool, typer.Option("--root", help="The root key inside the archive.")]
 NamespaceOption = Annotated[
-    str | None, typer.Option("--namespace", metavar="NAME", help="The key of this namespace.")
+    str | None, typer.Option("--namespace", metavar="NAME", callback=filled, help="The key of this namespace.")
 ]
 FINGERPRINT_PREFIX = b"stateward key fingerprint"
 
@@ -144,7 +144,8 @@ def list_keys(
     key: SourceOption = None,
     key_file: KeyFileOption = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", metavar="NAME", help="Show the keys of this namespace, too.")
+        str | None,
+        typer.Option("--namespace", metavar="NAME", callback=filled, help="Show the keys of this namespace, too."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

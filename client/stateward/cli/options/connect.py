@@ -129,7 +129,7 @@ def complete_thread(ctx: typer.Context, incomplete: str) -> list[str]:
     return sorted(name for name in names if shlex.quote(name) == name)  # the others would not arrive as they are
 
 
-def _filled(given: str | None) -> str | None:
+def filled(given: str | None) -> str | None:
     """Refuses an empty value. It often is a variable of a script that is not set, and would mean the default: another
     namespace, or another daemon."""
     if given == "":
@@ -140,13 +140,13 @@ def _filled(given: str | None) -> str | None:
 TargetOption = Annotated[
     str | None,
     typer.Option(
-        "--target", metavar="URL", callback=_filled, help="Where the daemon listens: unix:///path or host:port."
+        "--target", metavar="URL", callback=filled, help="Where the daemon listens: unix:///path or host:port."
     ),
 ]
 NamespaceOption = Annotated[
     str | None,
     typer.Option(
-        "--namespace", "-n", metavar="NAME", callback=_filled, help="Namespace of the threads; default: default."
+        "--namespace", "-n", metavar="NAME", callback=filled, help="Namespace of the threads; default: default."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
