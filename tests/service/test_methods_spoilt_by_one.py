@@ -190,16 +190,18 @@ def import_thread(walked: Daemon) -> None:
         begin = ImportThreadRequest(begin=ImportBegin(thread=new_name(), options=WriteOptions(request_id="r")))
         parts = [ImportThreadRequest(parts=answer.parts) for answer in export]
 
-        def is_taken() -> bool:
-            try:
-                backups.ImportThread(iter([begin, *parts]), timeout=PATIENCE_S)
-            except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                    raise
-                return False
-            return True
+        assert eventually(lambda: is_taken(backups.ImportThread, [begin, *parts]))
 
-        assert eventually(is_taken)
+
+def is_taken(method: Any, parts: list[Message]) -> bool:
+    """Whether there was a place for the call."""
+    try:
+        method(iter(parts), timeout=PATIENCE_S)
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise
+        return False
+    return True
 
 
 def write_objects(walked: Daemon) -> None:
@@ -209,7 +211,7 @@ def write_objects(walked: Daemon) -> None:
     parts = [WriteObjectsRequest(begin=begin), WriteObjectsRequest(objects=TreeObjects(objects=[chunk]))]
     with grpc.insecure_channel(walked.target) as channel:
         workspace: Any = WorkspaceServiceStub(channel)
-        assert workspace.WriteObjects(iter(parts), timeout=PATIENCE_S).written == 1
+        assert eventually(lambda: is_taken(workspace.WriteObjects, parts))
 
 
 WELL: dict[str, Callable[[Daemon], None]] = {

@@ -50,6 +50,7 @@ RECEIPTS = {"WaitDurableRequest": "waits for the entry of one", "WaitDurableResp
 NAMESAKES = {
     "RenewLeaseRequest": "names the lease, and writes nothing", "RenewEffectRequest": "writes nothing",
     "ReadLogRequest": "goes on with a thread that it has read", "WaitDurableRequest": "says which level is waited for",
+    "RekeyThreadRequest": "changes the key, and no word of the thread",
 }  # fmt: skip
 # What is no rule without an exception.
 UNPAGED = {"ListArchive": "is a stream"}
