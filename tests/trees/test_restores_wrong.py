@@ -257,15 +257,17 @@ def test_symlinks_are_made_and_not_followed(tmp_path: Path) -> None:
 
 def test_no_bits_but_those_of_reading_writing_and_execution(tmp_path: Path) -> None:
     """A restored file has neither setuid nor setgid, and a private one stays private."""
-    root = lay(tmp_path / "root", {b"s": b"old", b"p": b"old", b"x": b"old"})
-    (root / "s").chmod(0o6755)
-    (root / "p").chmod(0o600)
-    (root / "x").chmod(0o640)
-    new = lay(tmp_path / "new", {b"s": b"new", b"p": b"new", b"x": b"new"})
-    (new / "s").chmod(0o755)
-    (new / "x").chmod(0o755)
+    modes = {b"s": (0o6755, 0o755, 0o755), b"u": (0o6755, 0o644, 0o644), b"p": (0o600, 0o644, 0o600),
+             b"x": (0o640, 0o755, 0o750)}  # fmt: skip
+    root = lay(tmp_path / "root", dict.fromkeys(modes, b"old"))
+    new = lay(tmp_path / "new", dict.fromkeys(modes, b"new"))
+    for name, (before, of_version, _) in modes.items():
+        (root / name.decode()).chmod(before)
+        (new / name.decode()).chmod(of_version)
     restored(root, listed(new))
-    assert [path.stat().st_mode & 0o7777 for path in (root / "s", root / "p", root / "x")] == [0o755, 0o600, 0o750]
+    assert {name: (root / name.decode()).stat().st_mode & 0o7777 for name in modes} == {
+        name: after for name, (_, _, after) in modes.items()
+    }
 
 
 def test_hard_links_are_not_written_through(tmp_path: Path) -> None:
