@@ -241,12 +241,11 @@ def see_in(fd: int, name: bytes) -> Seen | None:
 
 
 def finish(file: int, entry: Entry, mode: int | None) -> None:
-    """Gives a file that was written its mode and its time, and brings it to the disk. `mode` is that of the file that
-    it replaces; None = the mode that the system gave it."""
+    """Gives a file that was written its mode and its time. `mode` is that of the file that it replaces; None = the mode
+    that the system gave it."""
     if mode is not None:
         os.fchmod(file, with_execution(mode, executable=entry.executable))
     os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
-    os.fsync(file)
 
 
 def with_execution(mode: int, *, executable: bool) -> int:
