@@ -17,7 +17,7 @@ from tests.trees.workdirs import EVERYTHING, in_thread, keep, on_disk, opened
 from tests.trees.yard import Link, TreeWire
 
 from stateward import Client, Rules, WorkspaceRefused
-from stateward._workspace import chunking, ignoring, objects
+from stateward._workspace import chunking, ignoring, objects, walking
 from stateward._workspace.chunking import cut
 from stateward._workspace.index import Index
 from stateward._workspace.root import Root, find_root
@@ -291,6 +291,24 @@ def test_the_reading_is_surrounded(daemon, yard, tmp_path):
     with opened(daemon.target) as thread:
         assert thread.workspace(root).snapshot(freeze=Frozen).files == 2
     assert events == ["begin", "end"]
+
+
+def test_only_a_part_of_the_bytes_is_held(tmp_path):
+    """However many files there are, and however large they are: the chunks come in batches of about 16 MiB."""
+    root = tmp_path / "app"
+    root.mkdir()
+    rng = random.Random(1)
+    (root / "large").write_bytes(rng.randbytes(40 << 20))
+    for number in range(120):
+        (root / f"f{number}").write_bytes(rng.randbytes(200 * KIB))
+    opened_root = Root(os.fsencode(root))
+    walk = Walk(opened_root, Rules(), Index())
+    walk.look()
+    sizes = [sum(map(len, batch.values())) for batch in walk.contents()]
+    opened_root.close()
+    assert sum(sizes) == walk.read_bytes == (40 << 20) + 120 * 200 * KIB
+    assert max(sizes) < walking.BATCH_BYTES + objects.CHUNK_BYTES_MAX
+    assert len(sizes) >= 4
 
 
 # -- cuts --------------------------------------------------------------------------------------------------------------
