@@ -82,3 +82,27 @@ def test_wrong_use(stateward: Callable[..., Answer], client: Client, tmp_path: P
         assert (answer.code, len(answer.err.splitlines())) == (code, 1), (arguments, answer.err)
     assert facts(root) == before
     assert [each.name for each in root.iterdir()] == ["a"]
+
+
+def test_a_killed_restore_says_how_to_go_on(
+    stateward: Callable[..., Answer], client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that finds one names the options, and they work."""
+    root = lay(tmp_path / "root", {b"a": b"1", b"b": b"1"})
+    version = keep(client, root)
+    old = facts(root)
+    (root / "a").write_bytes(b"2")
+    (root / "b").unlink()
+    new = facts(root)
+    for option, wanted in (("--undo", new), ("--resume", old)):
+        with monkeypatch.context() as patched:
+            patched.setattr("stateward._restoring.root.Root.move", fail)
+            stopped = stateward("workspace", "restore", "t", root, "--at", str(version))
+        assert (stopped.code, "--resume" in stopped.err, "--undo" in stopped.err) == (1, True, True)
+        assert "--resume" in stateward("workspace", "plan", "t", root).err
+        assert stateward("workspace", "restore", "t", root, option).code == 0
+        assert facts(root) == wanted
+
+
+def fail(*_: object) -> bool:
+    raise OSError(28, "No space left on device")

@@ -20,7 +20,7 @@ from stateward.cli.options.connect import (
 )
 from stateward.cli.options.where import FORMS, AtOption, find_checkpoint
 from stateward.cli.show.output import CommandError, counted, note, print_json, print_table, say, size
-from stateward.errors import StatewardError
+from stateward.errors import RestoreUnfinished, StatewardError
 
 if TYPE_CHECKING:
     from stateward import Client, PathChange, PathFacts, Restored, RestorePlan, Rules, Thread, Workspace
@@ -219,9 +219,14 @@ def undo(
 
 @contextmanager
 def _working_in(directory: str) -> Iterator[None]:
-    """Raises CommandError if the system does not let the command work there."""
+    """Raises CommandError if the system does not let the command work there, or if a restore there is not over."""
     try:
         yield
+    except RestoreUnfinished as error:
+        if "no restore" in error.message:
+            raise
+        advice = "`stateward workspace restore THREAD DIR` goes on with --resume, and back with --undo"
+        raise CommandError(f"{error.message}; {advice}") from None
     except OSError as error:
         if isinstance(error, StatewardError):
             raise
