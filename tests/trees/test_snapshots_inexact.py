@@ -266,6 +266,26 @@ async def test_the_asyncio_client_takes_the_same_snapshot(daemon, yard, tmp_path
     assert in_thread(yard, saved.version) == on_disk(root)
 
 
+@pytest.mark.parametrize("wire", ["grpc", "frames"])
+@pytest.mark.parametrize("session_key", [None, b"k" * 32])
+async def test_snapshots_are_sent_on_each_wire(daemon, tmp_path, monkeypatch, wire, session_key):
+    """Of both clients, also to a thread that only its user can open, and for a version that a writer saves."""
+    monkeypatch.setenv("STATEWARD_WIRE", wire)
+    root = lay(tmp_path / "app", {b"f": random.Random(1).randbytes(3_000_000)})
+    with Client(daemon.target) as client:
+        thread = client.thread("t", session_key=session_key)
+        taken = thread.workspace(root).snapshot()
+        assert thread.save(thread.hydrate(), workspace=taken).workspace == taken.tree
+        with thread.writer() as writer:
+            assert writer.save(thread.hydrate(), workspace=thread.workspace(root).snapshot()).workspace == taken.tree
+        assert thread.trees.read("f") == (root / "f").read_bytes()
+    async with AsyncClient(daemon.target) as asyncio_client:
+        other = asyncio_client.thread("u", session_key=session_key)
+        again = await other.workspace(root).snapshot()
+        assert (await other.save(await other.hydrate(), workspace=again)).workspace == taken.tree
+        assert await other.trees.read("f") == (root / "f").read_bytes()
+
+
 def test_nothing_of_git_is_touched(daemon, tmp_path):
     """Status, index and HEAD are the same bytes before and after snapshots."""
     root = tmp_path / "app"
