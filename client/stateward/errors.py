@@ -247,7 +247,7 @@ class WorkspaceRefused(InvalidRequest):
     saved."""
 
     path = Fact(str, "What was refused: the directory, or a file in it.")
-    limit = Fact(str, "Which rule refused it: a field of Rules such as `max_files`, or `home`, `daemon`, `system`.")
+    limit = Fact(str, "Which rule refused it: a field of `Rules`, or `home`, `daemon`, `system`, `directory`.")
 
 
 class FeatureUnavailable(InvalidRequest):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from stateward._frames import ends_at_the_caller
 from stateward.arguments import several, text, whole_number
 from stateward.models import Tree
 from stateward.v1 import workspace_pb2
@@ -15,6 +16,7 @@ SECRETS = (".env*", "*.pem", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*")
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
+@ends_at_the_caller
 @dataclass(frozen=True, kw_only=True)
 class Rules:
     """Which files a snapshot has, and how many it may have."""

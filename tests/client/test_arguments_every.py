@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 import re
+import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +34,7 @@ from stateward import (
     Record,
     RecordedEffect,
     Retention,
+    Rules,
     Signal,
     State,
     ThreadOptions,
@@ -53,6 +55,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "fn": lambda: lambda *_: None,
     "initial": lambda: 0,
     "keys": lambda: ["x"],
+    "Thread.workspace.root": tempfile.mkdtemp,
     "reducer": lambda: lambda value, _entry: value,
     "saves": list,
     "source": lambda: b"x",
@@ -105,6 +108,7 @@ VALUES: dict[str, Callable[[], Any]] = {
         "x", "x", "", b"", EffectState.DONE, "", NOW, NOW, 1, "", 1, stored_value=UNREADABLE
     ),
     "Retention": lambda: Retention(keep_last=1),
+    "Rules": Rules,
     "Signal": lambda: Signal("x", "x", "", "", NOW, 1, (), UNREADABLE),
     "Slots": lambda: State().slots,
     "State": State,
@@ -116,7 +120,7 @@ HOLDERS = {
     "Branch", "Checkpoint", "DrainResult", "Event", "Happened", "HistoryEntry", "Json5", "Lease", "LogEntry", "MsgPack",
     "Number", "PathChange", "PathFacts", "PreparedSave", "RawValue", "RecordPrefix", "RecordsWritten", "Restored",
     "RiskyStep", "SaveOptions", "ServerInfo",
-    "SignalOptions", "Stats", "Tag", "Text", "ThreadInfo", "Wake",
+    "LeftOut", "SignalOptions", "Snapshot", "Stats", "Tag", "Text", "ThreadInfo", "Tree", "Wake", "WorkspaceUsage",
 }  # fmt: skip
 """Kinds that keep what they are given as it is, and check it later if at all, or that the client makes."""
 ITEMS: dict[str, Callable[[Any, Any], Any]] = {

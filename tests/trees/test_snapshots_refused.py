@@ -84,7 +84,7 @@ def test_directories_that_nobody_means_are_refused(tmp_path, monkeypatch, daemon
             if limit != "system":
                 assert thread.workspace(path, Rules(force=True)).root == os.path.realpath(path)
         assert thread.workspace(home / "app").root == str(home / "app")
-        with pytest.raises(NotADirectoryError):
+        with pytest.raises(WorkspaceRefused, match="is no directory"):
             thread.workspace(tmp_path / "no such directory")
         with pytest.raises(TypeError, match="rules"):
             thread.workspace(home / "app", {"gitignore": True})

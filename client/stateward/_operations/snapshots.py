@@ -21,6 +21,7 @@ from stateward._workspace import index as indexes
 from stateward._workspace.chunking import chunker
 from stateward._workspace.root import Root
 from stateward._workspace.walking import Walk
+from stateward.arguments import function
 from stateward.blobs import Content
 from stateward.errors import ThreadNotFound, UidMismatch
 from stateward.models import Tree, WorkspaceUsage
@@ -187,6 +188,8 @@ def _messages(objects: Iterable[workspace_pb2.TreeObject]) -> Iterator[Any]:
 
 def snapshot(ref: ThreadRef, source: Source, freeze: Freeze | None) -> Operation[Snapshot]:
     """Takes a snapshot: sends what the thread lacks, unless it is little and travels in the save."""
+    if freeze is not None:
+        function(freeze, "freeze")
     if time.monotonic() > source.believed_until:
         source.forget()
     root = yield Work(lambda: _opened(source))

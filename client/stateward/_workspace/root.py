@@ -15,12 +15,14 @@ _SYSTEM, _MEMORY = ("/proc", "/sys", "/dev"), "/dev/shm"  # noqa: S108  nothing 
 
 def find_root(path: str | os.PathLike[str], apart: Iterable[Path], *, force: bool) -> bytes:
     """Returns the real path of a directory. `apart`: where data of the daemon lies. Raises WorkspaceRefused for a
-    directory that nobody wants to snapshot, unless `force`, and NotADirectoryError."""
+    directory that nobody wants to snapshot, unless `force`, and for what is none; TypeError for what is no path."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"root must be a path, not {type(path).__name__}")
     if not HAS_POSIX:
         raise refused(os.fspath(path), "workspaces need a Unix system", "system")
     root = os.path.realpath(path)
     if not os.path.isdir(root):  # noqa: PTH112  the same path
-        raise NotADirectoryError(f"{root} is no directory")
+        raise refused(root, f"{root} is no directory", "directory")
     if any(_is_within(root, each) for each in _SYSTEM) and not _is_within(root, _MEMORY):
         raise refused(root, f"{root} has no files, but things of the system", "system")
     if not force:
