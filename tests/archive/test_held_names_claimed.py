@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.daemon.driven import NAME, NAMESPACE, Driven
+from tests.daemon.driven import NAME, NAMESPACE, Driven, append
 from tests.daemon.town import Twins, twins
 
 from stateward_sidecar.archive.objects.heads import open_head, was_unused
@@ -86,3 +86,25 @@ def test_the_same_key_takes_what_is_left(pair: Twins) -> None:
     pair.end(pair.a)
     claim(pair.b, ONE)
     assert pair.b.archive.state.hooks.claims[NAMESPACE, NAME].uid == uid
+
+
+@pytest.mark.parametrize("second", [TWO, b""])
+def test_what_was_saved_under_a_claim_that_is_over(pair: Twins, second: bytes) -> None:
+    """A machine was cut off before the first ship, and others made another thread of the name. What it has was deleted
+    by nobody, so a call without its key does not destroy it."""
+    claim(pair.a, ONE)
+    uid = pair.a.archive.state.hooks.claims[NAMESPACE, NAME].uid
+    pair.a.store.context.keystore.held.offer((NAMESPACE, NAME), ONE, is_only=False)
+    request = append("saved", after=0)
+    request.options.create.held_key = True
+    pair.a.save(request)
+    pair.a.restart()
+    with pytest.raises(NotOwner):
+        claim(pair.b, second)
+    pair.wait_for_lease()
+    claim(pair.b, second)
+    locked = Locked("it is locked", uid=uid.hex())
+    locked = Locked("it is locked")
+    locked.metadata["uid"] = uid.hex()
+    assert not pair.a.archive.settle_locked(NAMESPACE, NAME, locked)
+    assert pair.a.store.context.keystore.has_key(uid)

@@ -13,7 +13,7 @@ from stateward.storage.v1.archive_pb2 import ArchiveHead
 from stateward.v1.thread_service_pb2 import DeleteThreadRequest
 from stateward_sidecar import security
 from stateward_sidecar.archive.objects.fetch import Fetcher, Seen
-from stateward_sidecar.archive.objects.heads import seal_head, tombstone
+from stateward_sidecar.archive.objects.heads import seal_head, tombstone, was_unused
 from stateward_sidecar.archive.objects.holds import ArchiveState, Name
 from stateward_sidecar.archive.own.reconcile import Finisher
 from stateward_sidecar.archive.requests.metered import Unclear
@@ -131,9 +131,7 @@ class LockedThreads:
         if outline is None or number in state.holds:
             return False
         seen = self._fetcher.look(namespace, state.place(namespace, name[1]), with_key=False)
-        if seen is None or not (
-            (seen.head.uid == uid and seen.head.deleted) or (seen.head.uid != uid and seen.head.epoch > outline.epoch)
-        ):
+        if seen is None or not _was_deleted(seen.head, uid, outline.epoch):
             return False
         with state.context.keystore.held.ending(uid) as is_ours:
             if is_ours:
@@ -179,3 +177,11 @@ class LockedThreads:
             self._finisher.finish(namespace, place, Seen(grave, etag, None))
             return True
         raise ArchiveUnavailable("others changed HEAD at each attempt; try again")
+
+
+def _was_deleted(head: ArchiveHead, uid: bytes, epoch: int) -> bool:
+    """Whether HEAD tells that a thread which this disk last knew at an epoch was deleted. What was made under a claim
+    that was given back, or when the bucket had lost this thread, is of nobody who deleted it (``judge``)."""
+    if was_unused(head, epoch):
+        return False
+    return head.deleted if head.uid == uid else head.created_epoch > epoch
