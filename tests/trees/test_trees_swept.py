@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,12 @@ from stateward.v1.workspace_service_pb2 import (
 )
 from stateward.v1.write_pb2 import WriteOptions
 from stateward_sidecar.errors import BlobNotFound, InvalidField, StatewardError
+from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.clean import objectsweep
 from stateward_sidecar.store.clean.objectsweep import KEPT_S
 from stateward_sidecar.store.kinds.objects import object_rows
 from stateward_sidecar.store.trees.incoming import open_objects
+from stateward_sidecar.store.versions.save import SaveWrite
 
 NAMESPACE = "default"
 HOUR_S = KEPT_S + 1
@@ -312,6 +315,56 @@ def test_a_save_that_was_checked_before_a_removal_is_checked_again(barn: Barn) -
     keys = {key for key, _ in objects_of(barn) if key not in named_of(barn)}
     barn.store.context.trees.watch(number, keys)
     barn.sweep_later(times=2)
+    with pytest.raises(InvalidField, match="does not have"):
+        write(barn.store, save.run)
+    barn.check()
+
+
+def test_a_save_that_is_checked_while_a_removal_is_committed_is_checked_again(
+    barn: Barn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its check sees the objects, because the removal is not on disk yet."""
+    barn.keep(tree("kept"))
+    doomed, checked = tree("doomed"), list[SaveWrite]()
+    barn.send(doomed)
+    barn.sweep_later(times=1)
+    request = naming(doomed.ref, 1)
+    request.namespace = NAMESPACE
+    remove = barn.store.sweeper._objects._remove_rows
+
+    def watched(*given: Any) -> Any:
+        run = remove(*given)
+
+        def and_check(txn: Any, batch: Batch) -> None:
+            run(txn, batch)
+            with ThreadPoolExecutor(1) as pool:
+                checked.append(pool.submit(prepared, barn.store, request).result())
+
+        return and_check
+
+    monkeypatch.setattr(barn.store.sweeper._objects, "_remove_rows", watched)
+    barn.sweep_later(times=1)
+    assert len(checked) == 1
+    with pytest.raises(InvalidField, match="does not have"):
+        write(barn.store, checked[0].run)
+    barn.check()
+
+
+def test_a_save_that_reads_as_before_a_removal_is_checked_again(barn: Barn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its transaction is older than the removal, its check is younger."""
+    barn.keep(tree("kept"))
+    doomed = tree("doomed")
+    barn.send(doomed)
+    barn.sweep_later(times=1)
+    request = naming(doomed.ref, 1)
+    request.namespace = NAMESPACE
+    monkeypatch.setattr(barn.store.sweeper._objects, "_remove_lists", lambda *_: None)  # the packs are still there
+    save = SaveWrite(barn.store.context, barn.store.threads, request)
+    with barn.store.context.engine.read() as txn:
+        thread = barn.store.threads.get(txn, NAMESPACE, "t")
+        barn.sweep_later(times=1)
+        save.prepare(txn, thread)
+    assert barn.missing(doomed) == len(doomed.objects())
     with pytest.raises(InvalidField, match="does not have"):
         write(barn.store, save.run)
     barn.check()

@@ -346,12 +346,18 @@ class ObjectSweeper:
             unnamed = memory.unnamed(thread.number) or set()
             if self._open(txn, batch, thread, census) is None:
                 return
-            memory.forget(thread.number)  # a tree that was looked at before is looked at again
+            self._forget(batch, thread)
             for key in keys:
                 if key in unnamed:
                     txn.delete(key)
 
         return run
+
+    def _forget(self, batch: Batch, thread: Thread) -> None:
+        """Has trees that were looked at before looked at again, also those that are looked at before the commit."""
+        memory = self._context.trees
+        memory.forget(thread.number)
+        batch.after_commit.append(partial(memory.forget, thread.number))
 
     # -- moving objects --------------------------------------------------------------------------------------------
 

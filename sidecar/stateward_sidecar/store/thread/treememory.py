@@ -12,8 +12,8 @@ THREADS_MAX, TREES_MAX = 4096, 8
 class TreeMemory:
     """The newest trees of threads that were found whole, by the thread's number. Any thread may use it.
 
-    It is a shortcut: a tree that is not in it is looked at anew. Whoever removes objects, or rows of them, forgets the
-    thread, in the transaction or before it.
+    It is a shortcut: a tree that is not in it is looked at anew. Whoever removes or moves objects, or rows of them,
+    forgets the thread in the transaction, and again after the commit: until then, readers find what is removed.
     """
 
     def __init__(self) -> None:

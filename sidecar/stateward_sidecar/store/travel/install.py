@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import lmdb
 
@@ -134,7 +135,9 @@ class Installer:
         old_pruned = draft.pruned
         take_pruned(txn, draft, image.pruned)
         gone = take_removed(txn, draft, old_pruned)
-        self._context.trees.forget(identity.number)
+        forget = partial(self._context.trees.forget, identity.number)
+        forget()
+        batch.after_commit.append(forget)
         note_uncleared(txn, draft, entries, pruned_elsewhere(txn, draft, old_pruned))
         told = before.tip_sequence if old is not None else self._told(txn, identity, entries)
         index_entries(txn, draft, entries, told)

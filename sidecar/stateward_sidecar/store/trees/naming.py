@@ -43,7 +43,7 @@ class NamedTree:
         self._request = request
         self._error: StatewardError | None = None
         self._line = -1  # the thread for which it was checked; -1 = it was not, 0 = a new thread
-        self._removals = 0
+        self._removals = context.trees.removals  # before ``prepare`` has its transaction, so that no removal is missed
         self._fresh: dict[Named, bytes] | None = None
         self._listed: Listed | None = None
         self._content: EntryContent | None = None
@@ -64,7 +64,7 @@ class NamedTree:
 
     def _prepare(self, txn: lmdb.Transaction, thread: Thread | ThreadDraft | None) -> None:
         memory, request = self._context.trees, self._request
-        removals, line = memory.removals, thread.identity.number if thread is not None else 0
+        line = thread.identity.number if thread is not None else 0
         reader = ObjectReader(self._context, thread) if thread is not None else None
         if self._fresh is None:
             self._fresh = open_objects(request.objects, "objects")
@@ -78,7 +78,7 @@ class NamedTree:
                 data.append(packed.data)
         self._listed = Listed(objects, None, b"".join(data)) if len(objects) else None
         self._content = self._listed.content() if self._listed is not None and line else None
-        self._line, self._removals = line, removals
+        self._line = line
 
     def settle(self, txn: lmdb.Transaction, draft: ThreadDraft | None) -> None:
         """Runs in the writer. Raises as ``prepare`` if the tree is not whole."""
@@ -89,6 +89,7 @@ class NamedTree:
             self._removals = memory.removals
             return
         if self._line != line or self._removals != memory.removals:
+            self._removals = memory.removals
             self._prepare(txn, draft)
 
     @property
