@@ -49,6 +49,17 @@ def taken_again(before: ArchiveHead, tip: int, begun: int) -> ArchiveHead:
     return made
 
 
+def rekeyed(before: ArchiveHead, uid: str = "first") -> ArchiveHead:
+    """The HEAD of the same thread under another key."""
+    made = ArchiveHead(uid=uid.encode().ljust(16), epoch=before.epoch + 1, created_epoch=before.epoch + 1, boot_id=OTHER)
+    made.rekeyed_from.extend(before.rekeyed_from)
+    made.rekeyed_from.add(
+        uid=before.uid, epoch=before.epoch, boot_id=before.boot_id, tip_sequence=before.tip_sequence,
+        tip_digest=before.tip_digest, lineage=before.lineage,
+    )  # fmt: skip
+    return made
+
+
 def begun_earlier(made: ArchiveHead, sequence: int) -> ArchiveHead:
     """The same, and epoch 2 began there."""
     made.lineage.insert(1, epoch_start(2, OLD_BOOT, sequence, digest(sequence)))
@@ -137,6 +148,17 @@ CASES = {
     "deleted and made again": (local(), ArchiveHead(uid=OTHER, epoch=5, created_epoch=5), Verdict.DELETED, 0),
     "deleted and made again, and deleted": (
         local(), ArchiveHead(uid=OTHER, epoch=6, created_epoch=5, deleted=True), Verdict.DELETED, 0,
+    ),
+    "under another key, with all that is here": (local(tip=12), rekeyed(head(12)), Verdict.DELETED, 0),
+    "under another key, and more is here": (local(tip=12), rekeyed(head(11)), Verdict.FENCED, 0),
+    "taken with all that is here, and under another key": (
+        local(tip=10), rekeyed(head(15, epoch=4, boot=OTHER, lineage=10)), Verdict.DELETED, 0,
+    ),
+    "taken while more was here, continued further, and under another key": (
+        local(tip=12), rekeyed(head(15, epoch=4, boot=OTHER, lineage=10)), Verdict.FENCED, 0,
+    ),
+    "under another key twice, and more is here": (
+        local(tip=12), rekeyed(rekeyed(head(11)), "second"), Verdict.FENCED, 0,
     ),
     "lost by the bucket, and another one made": (
         local(), ArchiveHead(uid=OTHER, epoch=3, created_epoch=3), Verdict.FENCED, 0,

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import run
+from tests.daemon.driven import NAME, NAMESPACE, append
+from tests.daemon.town import twins
 from tests.keys.test_keys_changed_inside import slots, until
 from tests.keys.test_keys_rotated import FAST, key_file
 from tests.trees.yard import TreeWire, grown, make, naming
@@ -18,6 +20,7 @@ from tests.trees.yard import TreeWire, grown, make, naming
 from stateward import Blob, Client
 from stateward.errors import OwnershipLost, StatewardError, UidMismatch
 from stateward.testing import Daemon, run_daemon
+from stateward_sidecar.errors import StatewardError as StatewardFault
 from stateward_sidecar.storage.keywraps import ERASED, THREAD
 
 
@@ -295,3 +298,27 @@ def test_trees_of_files_travel(daemon: Daemon) -> None:
         wire.save(naming(make(trees[0]).ref, 2, "t"))
         assert wire.restored(3) == trees[0]
         assert findings(client) == []
+
+
+@pytest.mark.parametrize("changes", [1, 2])
+def test_what_an_owner_that_was_away_had_not_shipped(tmp_path: Path, changes: int) -> None:
+    """An owner that lost the thread with saves that no HEAD has keeps them beside the thread that has another key."""
+    with twins(tmp_path) as towns:
+        a, b = towns.a, towns.b
+        a.save(append("one"))
+        a.archive_all()
+        a.save(append("two"))
+        towns.wait_for_lease()
+        b.take()
+        b.save(append("theirs", after=1))
+        b.save(append("theirs again", after=2))
+        for _ in range(changes):
+            b.archive.rekey(NAMESPACE, NAME)
+        with suppress(StatewardFault):
+            a.archive_all()
+        (orphan,) = a.orphans()
+        assert a.words(orphan) == ["one", "two"]
+        b.archive.detach(NAMESPACE, NAME)
+        a.take()
+        assert a.words() == ["one", "theirs", "theirs again"]
+        assert a.findings() == b.findings() == []

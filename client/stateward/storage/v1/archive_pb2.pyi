@@ -25,7 +25,7 @@ OBJECT_KIND_INDEX: ObjectKind
 OBJECT_KIND_IMAGE: ObjectKind
 
 class ArchiveHead(_message.Message):
-    __slots__ = ("min_reader", "min_writer", "uid", "created_epoch", "epoch", "boot_id", "owner_id", "write_id", "previous_write_ids", "lineage", "detached", "deleted", "tip_sequence", "tip_digest", "last_version", "update_time_us", "status", "expire_second", "packed_sequence", "objects", "index", "image", "snapshot_version", "snapshot_pieces", "tail", "garbage", "cleared", "image_parts", "image_part_bytes", "settled_counter", "unused_epochs", "trimmed_sequence")
+    __slots__ = ("min_reader", "min_writer", "uid", "created_epoch", "epoch", "boot_id", "owner_id", "write_id", "previous_write_ids", "lineage", "detached", "deleted", "tip_sequence", "tip_digest", "last_version", "update_time_us", "status", "expire_second", "packed_sequence", "objects", "index", "image", "snapshot_version", "snapshot_pieces", "tail", "garbage", "cleared", "image_parts", "image_part_bytes", "settled_counter", "unused_epochs", "trimmed_sequence", "rekeyed_from")
     MIN_READER_FIELD_NUMBER: _ClassVar[int]
     MIN_WRITER_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class ArchiveHead(_message.Message):
     SETTLED_COUNTER_FIELD_NUMBER: _ClassVar[int]
     UNUSED_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     TRIMMED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    REKEYED_FROM_FIELD_NUMBER: _ClassVar[int]
     min_reader: int
     min_writer: int
     uid: bytes
@@ -90,7 +91,24 @@ class ArchiveHead(_message.Message):
     settled_counter: int
     unused_epochs: _containers.RepeatedCompositeFieldContainer[EpochRange]
     trimmed_sequence: int
-    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ..., image_parts: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ..., image_part_bytes: _Optional[int] = ..., settled_counter: _Optional[int] = ..., unused_epochs: _Optional[_Iterable[_Union[EpochRange, _Mapping]]] = ..., trimmed_sequence: _Optional[int] = ...) -> None: ...
+    rekeyed_from: _containers.RepeatedCompositeFieldContainer[RekeyedFrom]
+    def __init__(self, min_reader: _Optional[int] = ..., min_writer: _Optional[int] = ..., uid: _Optional[bytes] = ..., created_epoch: _Optional[int] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., owner_id: _Optional[str] = ..., write_id: _Optional[bytes] = ..., previous_write_ids: _Optional[_Iterable[bytes]] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ..., detached: bool = ..., deleted: bool = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., last_version: _Optional[int] = ..., update_time_us: _Optional[int] = ..., status: _Optional[_Union[_checkpoint_pb2.WorkStatus, str]] = ..., expire_second: _Optional[int] = ..., packed_sequence: _Optional[int] = ..., objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., index: _Optional[_Union[ObjectRef, _Mapping]] = ..., image: _Optional[bytes] = ..., snapshot_version: _Optional[int] = ..., snapshot_pieces: _Optional[_Iterable[bytes]] = ..., tail: _Optional[_Iterable[bytes]] = ..., garbage: _Optional[_Iterable[_Union[Garbage, _Mapping]]] = ..., cleared: bool = ..., image_parts: _Optional[_Iterable[_Union[ImagePart, _Mapping]]] = ..., image_part_bytes: _Optional[int] = ..., settled_counter: _Optional[int] = ..., unused_epochs: _Optional[_Iterable[_Union[EpochRange, _Mapping]]] = ..., trimmed_sequence: _Optional[int] = ..., rekeyed_from: _Optional[_Iterable[_Union[RekeyedFrom, _Mapping]]] = ...) -> None: ...
+
+class RekeyedFrom(_message.Message):
+    __slots__ = ("uid", "epoch", "boot_id", "tip_sequence", "tip_digest", "lineage")
+    UID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    TIP_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TIP_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    uid: bytes
+    epoch: int
+    boot_id: bytes
+    tip_sequence: int
+    tip_digest: bytes
+    lineage: _containers.RepeatedCompositeFieldContainer[EpochStart]
+    def __init__(self, uid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., boot_id: _Optional[bytes] = ..., tip_sequence: _Optional[int] = ..., tip_digest: _Optional[bytes] = ..., lineage: _Optional[_Iterable[_Union[EpochStart, _Mapping]]] = ...) -> None: ...
 
 class ImagePart(_message.Message):
     __slots__ = ("object", "digest")

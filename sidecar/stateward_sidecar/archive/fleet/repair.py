@@ -254,7 +254,7 @@ class Repairer:
             min_reader=FORMAT, min_writer=FORMAT, uid=thread.identity.uid, created_epoch=known.created_epoch,
             epoch=epoch, boot_id=state.boot_id, owner_id=state.options.owner_id,
             write_id=last.write_id or os.urandom(WRITE_ID_BYTES), previous_write_ids=last.previous_write_ids,
-            lineage=known.lineage, update_time_us=update_us(last, state.now_us()),
+            lineage=known.lineage, update_time_us=update_us(last, state.now_us()), rekeyed_from=known.rekeyed_from,
         )  # fmt: skip
         tip = thread.head
         base.lineage.append(epoch_start(epoch, state.boot_id, tip.tip_sequence, tip.tip_digest))

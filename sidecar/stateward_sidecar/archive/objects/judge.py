@@ -11,8 +11,9 @@ belongs to a copy of it.
                    restored from an older copy: fetch them
     TAKEN          another process took the thread, and HEAD has all entries of this disk: this disk has a copy now
     FENCED         this disk has entries that cannot become history, because another process took the thread, this disk
-                   was set back and wrote others, the thread was made here without the archive or under a claim that
-                   was given back, or the bucket lost the thread and another one has its name: set them aside
+                   was set back and wrote others, the thread got another data key elsewhere while this disk had more,
+                   the thread was made here without the archive or under a claim that was given back, or the bucket
+                   lost the thread and another one has its name: set them aside
     ROLLED_BACK    HEAD is older than what was archived: ship nothing, and report it
 """
 
@@ -78,6 +79,8 @@ def judge(local: Local, head: ArchiveHead | None) -> Judgement:
         # A deletion leaves a tombstone, and the next thread of the name begins an epoch after it. A thread that began
         # earlier was made when the bucket had lost ours: nobody deleted ours.
         is_next = head.uid == local.uid or head.created_epoch > known.epoch
+        if is_next and _has_more(local, head):
+            return Judgement(Verdict.FENCED)
         return Judgement(Verdict.DELETED if is_next else Verdict.FENCED)
     if head.epoch < known.epoch:
         return Judgement(Verdict.ROLLED_BACK, _left(local, head))
@@ -86,6 +89,18 @@ def judge(local: Local, head: ArchiveHead | None) -> Judgement:
     if is_own and (is_here or head.boot_id not in local.former):  # else another copy of this disk wrote it
         return _judge_own(local, head)
     return _judge_foreign(local, head)
+
+
+def _has_more(local: Local, head: ArchiveHead) -> bool:
+    """Whether HEAD is this thread under another data key, and this disk has entries that are not known to be in it."""
+    for last in head.rekeyed_from:
+        if last.uid == local.uid:
+            before = ArchiveHead(
+                uid=last.uid, epoch=last.epoch, boot_id=last.boot_id, tip_sequence=last.tip_sequence,
+                tip_digest=last.tip_digest, lineage=last.lineage,
+            )  # fmt: skip
+            return _common(local, before) < local.tip_sequence
+    return False
 
 
 def _judge_own(local: Local, head: ArchiveHead) -> Judgement:

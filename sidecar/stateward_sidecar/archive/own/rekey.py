@@ -7,8 +7,9 @@
     5. the old key object goes, then the old objects, then the copy on this disk
 
 Before step 4 the thread is the old one, and after it the new one. Every other sidecar takes a HEAD with another uid and
-a later first epoch for a thread that was deleted and made again: it deletes its copy with the key. What a crash leaves
-is garbage, and the old key is among it: `stateward archive gc` removes it, and so does the next call of this verb.
+a later first epoch for a thread that was deleted and made again: it deletes its copy with the key. But HEAD says which
+thread it was before (``rekeyed_from``): a sidecar that lost the thread and has entries beyond that sets them aside, with
+the old key. What a crash leaves is garbage, and the old key is among it: `stateward archive gc` removes it, and so does the next call of this verb.
 Blobs keep their names and keys.
 """
 
@@ -40,6 +41,8 @@ from stateward_sidecar.store.travel.rekey import Rekeyed, Resealing, check_fit
 TRIES_MAX = 20
 KEYS_BEFORE = 16
 """Keys of so many earlier epochs are removed, too."""
+REKEYED_KEPT = 16
+"""HEAD says of so many changes which thread it was before."""
 INLINE_OBJECTS_MAX = 32
 """References that HEAD itself has; older ones lie in an index."""
 
@@ -125,6 +128,11 @@ class ThreadRekeyer:
         head.lineage.append(epoch_start(epoch, state.boot_id))
         head.write_id = os.urandom(WRITE_ID_BYTES)
         head.previous_write_ids.append(last.write_id)
+        head.rekeyed_from.add(
+            uid=last.uid, epoch=last.epoch, boot_id=last.boot_id, tip_sequence=last.tip_sequence,
+            tip_digest=last.tip_digest, lineage=last.lineage,
+        )  # fmt: skip
+        del head.rekeyed_from[:-REKEYED_KEPT]
         head.update_time_us = update_us(last, state.now_us())
         head.tip_digest, head.packed_sequence = made.head.tip_digest, made.tip_sequence
         older, newer = refs[:-INLINE_OBJECTS_MAX], refs[-INLINE_OBJECTS_MAX:]
