@@ -51,7 +51,8 @@ def taken_again(before: ArchiveHead, tip: int, begun: int) -> ArchiveHead:
 
 def rekeyed(before: ArchiveHead, uid: str = "first") -> ArchiveHead:
     """The HEAD of the same thread under another key."""
-    made = ArchiveHead(uid=uid.encode().ljust(16), epoch=before.epoch + 1, created_epoch=before.epoch + 1, boot_id=OTHER)
+    epoch = before.epoch + 1
+    made = ArchiveHead(uid=uid.encode().ljust(16), epoch=epoch, created_epoch=epoch, boot_id=OTHER)
     made.rekeyed_from.extend(before.rekeyed_from)
     made.rekeyed_from.add(
         uid=before.uid, epoch=before.epoch, boot_id=before.boot_id, tip_sequence=before.tip_sequence,

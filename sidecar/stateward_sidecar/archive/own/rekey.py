@@ -8,9 +8,9 @@
 
 Before step 4 the thread is the old one, and after it the new one. Every other sidecar takes a HEAD with another uid and
 a later first epoch for a thread that was deleted and made again: it deletes its copy with the key. But HEAD says which
-thread it was before (``rekeyed_from``): a sidecar that lost the thread and has entries beyond that sets them aside, with
-the old key. What a crash leaves is garbage, and the old key is among it: `stateward archive gc` removes it, and so does the next call of this verb.
-Blobs keep their names and keys.
+thread it was before (``rekeyed_from``): a sidecar that lost the thread and has entries beyond that sets them aside,
+with the old key. What a crash leaves is garbage, and the old key is among it: `stateward archive gc` removes it, and so
+does the next call of this verb. Blobs keep their names and keys.
 """
 
 from __future__ import annotations
