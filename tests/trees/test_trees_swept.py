@@ -4,7 +4,7 @@ moved by hand."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tests.messages import to_write
 from tests.trees.yard import KIB, Made, make, naming
 
 from stateward._operations.threads import spans_of
+from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.thread_pb2 import ThreadOptions
 from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
@@ -29,10 +30,11 @@ from stateward.v1.workspace_service_pb2 import (
     StatWorkspaceResponse,
 )
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.errors import BlobNotFound, InvalidField, StatewardError
+from stateward_sidecar.errors import BlobNotFound, InvalidField, QueueFull, StatewardError
 from stateward_sidecar.storage.queue import Batch
 from stateward_sidecar.store.clean import objectsweep
 from stateward_sidecar.store.clean.objectsweep import KEPT_S
+from stateward_sidecar.store.copies import exporting, fork
 from stateward_sidecar.store.kinds.objects import object_rows
 from stateward_sidecar.store.trees.incoming import open_objects
 from stateward_sidecar.store.versions.save import SaveWrite
@@ -278,6 +280,46 @@ def test_a_copy_keeps_what_its_source_gives_up(barn: Barn) -> None:
     assert not barn.is_whole(first)
     assert barn.is_whole(first, 1, "copy")
     assert not barn.is_whole(second, thread="copy")
+    barn.check()
+
+
+def moved_inline(barn: Barn) -> None:
+    """Has many trees in entries, which the next sweep moves into packs."""
+    for number in range(objectsweep.INLINE_LISTS):
+        barn.keep(tree(f"{number}", 2, 1 * KIB), inline=True)
+
+
+def once(barn: Barn, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A function before whose first call the objects are moved, as if a sweep were just in time."""
+    waiting = [barn.sweep_later]
+
+    def moved_first(*given: Any, **more: Any) -> Any:
+        if waiting:
+            waiting.pop()()
+        return call(*given, **more)
+
+    return moved_first
+
+
+def test_objects_are_moved_during_a_copy(barn: Barn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be made again, and nobody is told of damage."""
+    moved_inline(barn)
+    monkeypatch.setattr(fork, "read_listed", once(barn, fork.read_listed))
+    request = to_write(ForkThreadRequest, namespace=NAMESPACE, thread="t", new_thread="copy", all_versions=True)
+    with pytest.raises(QueueFull, match="try again"):
+        barn.store.forker.fork(request)
+    barn.store.forker.fork(request)
+    barn.check()
+
+
+def test_objects_are_moved_during_an_export(barn: Barn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be made again, and nobody is told of damage."""
+    moved_inline(barn)
+    monkeypatch.setattr(exporting, "export_objects", once(barn, exporting.export_objects))
+    request = ExportThreadRequest(namespace=NAMESPACE, thread="t")
+    with pytest.raises(QueueFull, match="try again"):
+        list(barn.store.exporter.open(request))
+    assert list(barn.store.exporter.open(request))
     barn.check()
 
 

@@ -496,6 +496,7 @@ class ObjectSweeper:
             after = self._say(txn, batch, draft, removed, gone_bytes)
         draft.pruned = after
         self._threads.keep_draft(batch, draft)
+        self._forget(batch, thread)
 
     @staticmethod
     def _bodies(txn: lmdb.Transaction, draft: ThreadDraft, dead: list[int]) -> list[ObjectsBody]:

@@ -201,7 +201,9 @@ class Exporter:
                 for part in export_objects(context, thread, sequence, places[sequence]):
                     yield ThreadPart(objects=part)
         except (Corrupt, BlobNotFound):
-            if removals != context.trees.removals:
+            with context.writer.publishing:  # until then, a removal that is on disk may not be counted
+                were_moved = removals != context.trees.removals
+            if were_moved:
                 raise QueueFull("objects were moved during the export; try again", thread=thread.name) from None
             raise
         return sum(map(len, places.values()))

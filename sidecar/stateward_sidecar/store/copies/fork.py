@@ -388,7 +388,9 @@ class Forker:
                 copy.take(sum(record.stored_bytes for record in packs))
                 copy_blobs(context, source, copy.draft.identity, packs)
         except (Corrupt, BlobNotFound):
-            if removals != context.trees.removals:  # a sweep has moved them meanwhile
+            with context.writer.publishing:  # until then, a removal that is on disk may not be counted
+                were_moved = removals != context.trees.removals
+            if were_moved:
                 raise QueueFull("objects of trees were moved during the copy; try again", thread=source.name) from None
             raise
         for body, content, record in found:
