@@ -19,7 +19,7 @@ from stateward._operations.threads import spans_of
 from stateward.v1.backup_service_pb2 import ExportThreadRequest
 from stateward.v1.checkpoint_pb2 import VersionRef
 from stateward.v1.thread_pb2 import ThreadOptions
-from stateward.v1.thread_service_pb2 import ForkThreadRequest, PruneThreadRequest
+from stateward.v1.thread_service_pb2 import DeleteTagRequest, ForkThreadRequest, PruneThreadRequest, SetTagRequest
 from stateward.v1.workspace_pb2 import TreeRef
 from stateward.v1.workspace_service_pb2 import (
     FindMissingRequest,
@@ -36,6 +36,7 @@ from stateward_sidecar.store.clean import objectsweep
 from stateward_sidecar.store.clean.objectsweep import KEPT_S
 from stateward_sidecar.store.copies import exporting, fork
 from stateward_sidecar.store.kinds.objects import object_rows
+from stateward_sidecar.store.thread.context import Limits
 from stateward_sidecar.store.trees.incoming import open_objects
 from stateward_sidecar.store.versions.save import SaveWrite
 
@@ -280,6 +281,31 @@ def test_a_copy_keeps_what_its_source_gives_up(barn: Barn) -> None:
     assert not barn.is_whole(first)
     assert barn.is_whole(first, 1, "copy")
     assert not barn.is_whole(second, thread="copy")
+    barn.check()
+
+
+def test_a_tree_is_tagged_just_before_it_is_dropped(barn: Barn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every time that the sweep is about to drop it, in a thread that is too large: its objects stay."""
+    first = tree("first", 10, 10 * KIB)
+    barn.keep(first)
+    barn.keep(tree("second", 10, 10 * KIB))
+    barn.keep(tree("third", 10, 10 * KIB))
+    barn.store.context.limits = Limits(workspace_bytes=310 * KIB)
+    objects, found = barn.store.sweeper._objects, list[str]()
+    sizes = objects._sizes
+    tag = {"namespace": NAMESPACE, "thread": "t", "tag": "kept"}
+
+    def and_tag(*given: Any) -> Any:
+        found.append("tagged")
+        write(barn.store, barn.store.settings.set_tag(to_write(SetTagRequest, **tag, version=VersionRef(version=1))))
+        return sizes(*given)
+
+    monkeypatch.setattr(objects, "_sizes", and_tag)
+    barn.sweep_later(times=1)
+    write(barn.store, barn.store.settings.delete_tag(to_write(DeleteTagRequest, **tag)))
+    barn.sweep_later(times=1)
+    assert found == ["tagged", "tagged"]
+    assert barn.is_whole(first, 1)
     barn.check()
 
 

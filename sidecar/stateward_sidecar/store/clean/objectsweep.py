@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import lmdb
 
@@ -63,7 +64,7 @@ RECORDS_A_STEP, ROWS_A_WRITE, LISTS_A_WRITE = 500, 2000, 256
 # Trees are dropped if a thread has more than FULL_PART of what it may, until it has ROOM_PART.
 FULL_PART, ROOM_PART = 0.9, 0.75
 NAMED_PART, INLINE_BYTES, INLINE_LISTS, MOVED_BYTES = 0.5, 1 << 20, 64, 64 << 20
-Submit = Callable[[Write], object]
+Submit = Callable[[Write], Any]
 
 
 @dataclass(slots=True)
@@ -120,7 +121,8 @@ class ObjectSweeper:
             hooks = self._context.archive
             if (hooks is not None and hooks.is_away()) or not is_still_ours(self._context, thread):
                 return
-            self._drop(thread, census, submit)
+            if not self._drop(thread, census, submit):
+                return
             self._collect(thread, census, now_us, submit)
             self._move(thread, census, now_us, submit)
             self._remove_lists(thread, census, now_us, submit)
@@ -221,14 +223,18 @@ class ObjectSweeper:
 
     # -- dropping trees ---------------------------------------------------------------------------------------------
 
-    def _drop(self, thread: Thread, census: _Census, submit: Submit) -> None:
+    def _drop(self, thread: Thread, census: _Census, submit: Submit) -> bool:
         """Drops the oldest trees if a thread was refused objects, or is near its limit: as many as make room. Those of
-        heads and tagged versions stay. Their objects go as all that nothing names."""
+        heads and tagged versions stay. Their objects go as all that nothing names.
+
+        Returns whether the census is right. It is not if one of them stays, because it became a head or was tagged
+        since: then objects that ``census.alone`` gives to another one are named still.
+        """
         most, taken = self._context.limits.workspace_bytes, thread.head.object_bytes
         is_full = thread.number in self._context.trees.full
         self._context.trees.full.discard(thread.number)
         if not most or not census.droppable or not (is_full or taken > FULL_PART * most):
-            return
+            return True
         sizes = self._sizes(thread, census)
         excess = taken - ROOM_PART * most - sum(size for key, size in sizes.items() if key not in census.named)
         going = list[int]()
@@ -238,11 +244,16 @@ class ObjectSweeper:
             going.append(version)
             excess -= sum(sizes.get(key, 0) for key in census.alone[version])
         if not going:
-            return
-        submit(Write(run=partial(self._drop_trees, thread, going), background=True, is_alone=True, frees_space=True))
+            return True
+        run = partial(self._drop_trees, thread, going)
+        if not submit(Write(run=run, background=True, is_alone=True, frees_space=True)):
+            if is_full:
+                self._context.trees.full.add(thread.number)  # the next round looks again
+            return False
         for version in going:
             del census.trees[version]
             census.named -= census.alone[version]
+        return True
 
     def _sizes(self, thread: Thread, census: _Census) -> dict[bytes, int]:
         """Returns what each object takes at rest, by its key."""
@@ -253,16 +264,20 @@ class ObjectSweeper:
             found.update((key, placed[at].stop - placed[at].start) for key, at in rows_)
         return found
 
-    def _drop_trees(self, thread: Thread, going: list[int], txn: lmdb.Transaction, batch: Batch) -> None:
+    def _drop_trees(self, thread: Thread, going: list[int], txn: lmdb.Transaction, batch: Batch) -> bool:
+        """Drops those that may still be dropped. Returns whether these are all."""
         draft = self._draft(txn, batch, thread)
         if draft is None:
-            return
+            return False
         kept = {branch.version for branch in draft.all_branches().values()} | set(draft.all_tags().values())
-        dropped = Pruned(trees=Ranges((version, version) for version in going if version not in kept))
+        may_go = [version for version in going if version not in kept]
+        if not may_go:
+            return False
         with all_or_none(batch, draft):
-            after = self._say(txn, batch, draft, dropped)
+            after = self._say(txn, batch, draft, Pruned(trees=Ranges((version, version) for version in may_go)))
         draft.pruned = after
         self._threads.keep_draft(batch, draft)
+        return len(may_go) == len(going)
 
     def _draft(self, txn: lmdb.Transaction, batch: Batch, thread: Thread) -> ThreadDraft | None:
         """Returns the draft of a thread; None if it is not ours any more."""
