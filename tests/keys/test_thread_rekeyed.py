@@ -20,8 +20,10 @@ from tests.trees.yard import TreeWire, grown, make, naming
 from stateward import Blob, Client
 from stateward.errors import OwnershipLost, StatewardError, UidMismatch
 from stateward.testing import Daemon, run_daemon
+from stateward_sidecar.errors import OutcomeUnknown
 from stateward_sidecar.errors import StatewardError as StatewardFault
 from stateward_sidecar.storage.keywraps import ERASED, THREAD
+from stateward_sidecar.storage.queue import Write
 
 
 @pytest.fixture(params=["alone", "archive"])
@@ -322,3 +324,30 @@ def test_what_an_owner_that_was_away_had_not_shipped(tmp_path: Path, changes: in
         a.take()
         assert a.words() == ["one", "theirs", "theirs again"]
         assert a.findings() == b.findings() == []
+
+
+def test_blobs_after_a_commit_that_nobody_knows_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the disk fails in the commit, the thread may have its new key: the files of its blobs stay."""
+    with twins(tmp_path) as towns:
+        a = towns.a
+        a.put("one")
+        writer = a.store.context.writer
+        submit = writer.submit
+
+        def fail(write: Write, **how: Any) -> Any:
+            made = submit(write, **how)
+            if write.is_alone:
+                made.wait()
+                folder = a.disk.path / "blobs" / a.thread().identity.uid_text
+                folder.mkdir(parents=True)
+                (folder / "blob").write_bytes(b"b")
+                raise OutcomeUnknown("the disk failed")
+            return made
+
+        monkeypatch.setattr(a.store.context, "had_archive", False)
+        monkeypatch.setattr(writer, "submit", fail)
+        before = a.thread().identity.uid
+        with pytest.raises(OutcomeUnknown):
+            a.store.rekeyer.rekey(NAMESPACE, NAME)
+        assert a.thread().identity.uid != before
+        assert list((a.disk.path / "blobs" / a.thread().identity.uid_text).iterdir())

@@ -24,7 +24,7 @@ from stateward.v1.thread_pb2 import Tag
 from stateward_sidecar.codec.entry import Entry, reseal, unpack
 from stateward_sidecar.codec.parts import EDITS_MAGIC, SNAPSHOT_MAGIC, piece_digest, reseal_piece
 from stateward_sidecar.codec.seal import KEY_BYTES, length_prefixed
-from stateward_sidecar.errors import FeatureUnavailable, QueueFull
+from stateward_sidecar.errors import FeatureUnavailable, OutcomeUnknown, QueueFull
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobwrite import copy_blobs
@@ -214,6 +214,8 @@ class Rekeyer:
                     if done is not None:
                         return done
                 raise QueueFull(f"thread {name!r} changes all the time; try again", thread=name)
+            except OutcomeUnknown:
+                raise  # the thread may have the new key: the next start finds what nothing names
             except BaseException:  # the name of each file that the new thread was to have
                 if (gone := self._context.blob_files.set_aside(uid)) is not None:
                     self._context.blob_files.empty(gone)
