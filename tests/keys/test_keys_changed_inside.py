@@ -15,11 +15,16 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import run
+from tests.daemon.store import KEY
+from tests.daemon.town import twins
 from tests.keys.test_keys_rotated import FAST, KILLED, formats, key_file, keys, saving
 
 from stateward.errors import Corrupt
 from stateward.storage.v1.archive_pb2 import KeyObject
 from stateward.testing import run_daemon
+from stateward_sidecar.archive.objects.keys import key_object
+from stateward_sidecar.archive.requests.places import ROOT_KEY
+from stateward_sidecar.bucket.base import BucketUnavailable
 from stateward_sidecar.errors import KeyUnavailable
 from stateward_sidecar.storage import keystore
 from stateward_sidecar.storage.keyslots import SLOT_BYTES, generation_of, root_of
@@ -202,6 +207,44 @@ def test_a_root_of_another_store(tmp_path: Path) -> None:
         store.learn_roots([wrap_root(os.urandom(64), key, 1)])
     assert store.root_generation == 0
     store.close()
+
+
+def test_another_root_of_the_same_generation(tmp_path: Path) -> None:
+    """It is refused before anything changes: what the known one wraps still opens."""
+    key, uid = os.urandom(32), os.urandom(16)
+    store = KeyStore(tmp_path / "keys", key)
+    store.add_thread(uid, store.create_namespace("n"), uid * 2)
+    before = (tmp_path / "keys").read_bytes()
+    others = [wrap_root(os.urandom(32) + store._name_key, key, generation) for generation in (0, 1)]
+    with pytest.raises(KeyUnavailable, match="one generation"):
+        store.learn_roots(others)
+    assert store.root_generation == 0
+    assert (tmp_path / "keys").read_bytes() == before
+    store.create_namespace("later")
+    store.close()
+    store = KeyStore(tmp_path / "keys", key)
+    assert store.namespace("later") is not None
+    store.close()
+
+
+def test_a_namespace_after_a_start_without_the_archive(tmp_path: Path) -> None:
+    """A root that was made while nobody could be asked wraps it, because those that know only the new one read it."""
+    with twins(tmp_path) as towns:
+        a, b = towns.a, towns.b
+        b.put("one")
+        a.crash()
+
+        def refuse(method: str, key: str) -> None:
+            raise BucketUnavailable(f"{method} {key}")
+
+        towns.bucket.before = refuse
+        a.open()
+        towns.mend()
+        ours = a.store.context.keystore
+        theirs = wrap_root(os.urandom(32) + ours._name_key, KEY, 1)
+        towns.bucket.objects[ROOT_KEY] = key_object(ours.root_slot(), theirs)
+        a.archive.state.keys.namespace("another")
+        assert ours.root_generation == 1
 
 
 def run_killed(order: dict[str, Any], at: int, when: str) -> bool:

@@ -212,6 +212,8 @@ class KeyStore:
         pairs = {generation_of(slot): pair for slot in slots if (pair := open_root(slot, self._key)) is not None}
         if not pairs or any(not self._has_names(pair) for pair in pairs.values()):
             raise KeyUnavailable("the root key in the archive is not that of this disk, or another key wraps it")
+        if any(self._roots.get(each, pair[:KEY_BYTES]) != pair[:KEY_BYTES] for each, pair in pairs.items()):
+            raise KeyUnavailable("the archive and this disk have different root keys of one generation")
         newest = max(pairs)
         is_newer = newest > self.root_generation
         if is_newer:

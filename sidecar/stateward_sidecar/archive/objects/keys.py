@@ -138,7 +138,7 @@ class Keys:
         self._wire = wire
         self._agreed: dict[bytes, float] = {}
         """When the archive was asked for a namespace's keys, by its id, in seconds on the boot-time clock."""
-        self._roots_asked_at = wire.now()
+        self._roots_asked_at = float("-inf")  # a start without the archive has not asked
         self._lock = threading.Lock()
         self._rewrapper = rewrapper or Rewrapper(context)
         self.on_root: Callable[[], None] = lambda: None
