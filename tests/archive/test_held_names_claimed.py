@@ -9,9 +9,12 @@ import pytest
 from tests.daemon.driven import NAME, NAMESPACE, Driven, append
 from tests.daemon.town import Twins, twins
 
+from stateward_sidecar.archive.fleet.repair import Repairer
 from stateward_sidecar.archive.objects.heads import open_head, was_unused
-from stateward_sidecar.errors import Locked, NotOwner
+from stateward_sidecar.archive.objects.keys import key_object
+from stateward_sidecar.errors import Locked, NotOwner, StatewardError
 from stateward_sidecar.storage.keystore import KeyStore
+from stateward_sidecar.store.thread.thread import Thread
 
 ONE, TWO = b"1" * 32, b"2" * 32
 
@@ -108,3 +111,55 @@ def test_what_was_saved_under_a_claim_that_is_over(pair: Twins, second: bytes) -
     locked.metadata["uid"] = uid.hex()
     assert not pair.a.archive.settle_locked(NAMESPACE, NAME, locked)
     assert pair.a.store.context.keystore.has_key(uid)
+
+
+def make(machine: Driven) -> Thread:
+    """A held thread that is archived, and open."""
+    claim(machine, ONE)
+    machine.store.context.keystore.held.offer((NAMESPACE, NAME), ONE, is_only=False)
+    request = append("saved", after=0)
+    request.options.create.held_key = True
+    machine.save(request)
+    machine.archive_all()
+    return machine.thread()
+
+
+@pytest.mark.parametrize(("is_held", "whose"), [(True, "its own"), (True, "another's"), (False, "another's")])
+def test_a_repair_meets_a_key_that_is_locked(pair: Twins, is_held: bool, whose: str) -> None:
+    """A key object that only a session key opens is not damage: another thread's stays, and so does a newer wrap of
+    its own."""
+    a = pair.a
+    if not is_held:
+        a.put("one")
+        a.archive_all()
+    thread = make(a) if is_held else a.thread()
+    namespace = thread.identity.namespace_keys
+    place = a.archive.state.place(namespace, NAME)
+    assert thread.archive is not None
+    key = place.key(thread.archive.head.created_epoch)
+    uid = thread.identity.uid if whose == "its own" else b"u" * 16
+    data = key_object(KeyStore.wrap_thread(uid, namespace, b"d" * 32, ONE))
+    pair.bucket.objects[key] = data
+    repairer = Repairer(a.archive.state)
+    if whose == "its own":
+        repairer._ensure_keys(thread, place)
+    else:
+        with pytest.raises(NotOwner, match="another thread"):
+            repairer._ensure_keys(thread, place)
+    assert pair.bucket.objects[key] == data
+
+
+def test_a_new_wrap_of_a_thread_that_is_not_in_memory(pair: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes to the archive before it comes to this disk; of a thread that is not here, nothing is answered."""
+    a = pair.a
+    thread = make(a)
+    assert thread.archive is not None
+    a.forget()
+    told: list[tuple[bytes, object, int]] = []
+    monkeypatch.setattr(a.archive.state.keys, "renew_held", lambda *found: told.append(found))
+    a.archive.renew_held((NAMESPACE, NAME), thread.identity.uid, b"slot")
+    place = a.archive.state.place(thread.identity.namespace_keys, NAME)
+    assert told == [(b"slot", place, thread.archive.head.created_epoch)]
+    for name, uid in ((NAME, b"u" * 16), ("none", thread.identity.uid)):
+        with pytest.raises(StatewardError):
+            a.archive.renew_held((NAMESPACE, name), uid, b"slot")

@@ -46,7 +46,7 @@ from stateward_sidecar.archive.requests.places import Place, namespace_key
 from stateward_sidecar.archive.ship.compact import GARBAGE_MAX, dropped
 from stateward_sidecar.archive.ship.ship import MOMENTS_MAX, Shipper
 from stateward_sidecar.bucket.base import Object, ObjectChanged, ObjectExists
-from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, NewerFormat, NotOwner
+from stateward_sidecar.errors import ArchiveUnavailable, Corrupt, KeyUnavailable, Locked, NewerFormat, NotOwner
 from stateward_sidecar.store.journal.views import view_thread
 from stateward_sidecar.store.thread.thread import Thread
 from stateward_sidecar.store.thread.threads import not_found
@@ -230,13 +230,16 @@ class Repairer:
             there = keys.make_thread(namespace, place, epoch, own)
         except NewerFormat:
             raise
-        except (Corrupt, KeyUnavailable):
+        except (Corrupt, KeyUnavailable) as error:
+            if isinstance(error, Locked) and error.metadata.get("uid") != identity.uid_text:
+                raise _of_another(thread) from None
+            if isinstance(error, Locked) and held:  # whole, as far as anybody can tell without its session key
+                keys.renew_held(held, place, epoch)
+                return
             keys.destroy_thread(place, epoch)
             there = keys.make_thread(namespace, place, epoch, own)
         if there != own:
-            raise NotOwner(
-                f"the key in the archive under the name {thread.name!r} belongs to another thread", thread=thread.name
-            )
+            raise _of_another(thread)
 
     def _ensure_namespace_key(self, identity: bytes) -> None:
         slots = self._state.context.keystore.namespace_slots(identity)
@@ -263,6 +266,12 @@ class Repairer:
             refs = [*object_refs(found), *(item.object for item in found.garbage)]
             base.garbage.extend(dropped(ref, base.update_time_us) for ref in refs[:GARBAGE_MAX])
         return base
+
+
+def _of_another(thread: Thread) -> NotOwner:
+    return NotOwner(
+        f"the key in the archive under the name {thread.name!r} belongs to another thread", thread=thread.name
+    )
 
 
 class _Pulse(Pulse):
