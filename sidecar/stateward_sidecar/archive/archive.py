@@ -195,13 +195,16 @@ class Archive:
 
     def renew_held(self, name: Name, uid: bytes, slot: bytes) -> None:
         """Puts the key of a held thread into the archive in another wrap, for a call that has its session key. Raises
-        ArchiveUnavailable."""
+        ThreadNotFound, ArchiveUnavailable, and Locked if it was locked meanwhile."""
         self._check_running()
         self.lanes.ship(name, self._renew_held, name, uid, slot).result()
 
     def _renew_held(self, name: Name, uid: bytes, slot: bytes) -> None:
-        thread = self.state.store.threads.cached(*name)
-        if thread is not None and thread.archive is not None and thread.identity.uid == uid:
+        with self.state.context.engine.read() as txn:
+            thread = self.state.store.threads.get(txn, *name)
+        if thread.identity.uid != uid:
+            raise not_found(*name)
+        if thread.archive is not None:  # else the archive does not have it
             place = self.state.place(thread.identity.namespace_keys, thread.name)
             self.state.keys.renew_held(slot, place, thread.archive.head.created_epoch)
 
