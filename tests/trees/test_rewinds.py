@@ -19,6 +19,7 @@ from tests.trees.ground import facts, lay
 from tests.trees.yard import Link, TreeWire
 
 from stateward import AsyncClient, Client, Rules, Workspace
+from stateward._operations import restoring
 from stateward.errors import RestoreUnfinished, VersionMismatch, WorkspaceChanged
 from stateward.testing import Daemon
 
@@ -42,6 +43,29 @@ with Client(target) as client:
         return real(*args, **kwargs)
     os.rename = rename
     plan.apply()
+"""
+
+
+KILLED_AT_THE_HEAD = """
+import os, signal, sys
+from stateward import Client
+from stateward._operations import threads
+target, root, version, what, when = sys.argv[1:]
+real = threads.move_head
+def move_head(*given):
+    if when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        yield from real(*given)
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)
+threads.move_head = move_head
+with Client(target) as client:
+    workspace = client.thread("t").workspace(root)
+    if what == "apply":
+        workspace.plan(int(version)).apply(mode="both")
+    else:
+        getattr(workspace, what)()
 """
 
 
@@ -217,6 +241,49 @@ def test_a_killed_rewind(client: Client, daemon: Daemon, root: Path, back: bool)
     assert facts(root) == (new if back else old)
     with pytest.raises(RestoreUnfinished, match="no restore was begun"):
         workspace.resume()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("back", [False, True], ids=["resumed", "taken back"])
+def test_killed_when_the_head_moves(client: Client, daemon: Daemon, root: Path, when: str, back: bool) -> None:
+    """Files and head go on together, or go back together, also if that is killed in the same place."""
+    thread = client.thread("t")
+    workspace = thread.workspace(root)
+    first = keep(client, workspace)
+    old = facts(root)
+    wreck(root)
+    second = keep(client, workspace)
+    new = facts(root)
+    program = [sys.executable, "-c", KILLED_AT_THE_HEAD, daemon.target, str(root), str(first)]
+    end = "take_back" if back else "resume"
+    for what in ("apply", end):
+        assert subprocess.run([*program, what, when], check=False).returncode == -signal.SIGKILL
+        with pytest.raises(RestoreUnfinished, match="resume it, or take it back"):
+            workspace.snapshot()
+    getattr(workspace, end)()
+    assert (thread.hydrate().version, facts(root)) == ((second, new) if back else (first, old))
+    assert workspace.plan(second if back else first).changes == ()
+
+
+def test_the_head_is_another_one(client: Client, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody saves just before the head moves: no file was written, and nothing is left to resume."""
+    thread = client.thread("t")
+    workspace = thread.workspace(root)
+    first = keep(client, workspace)
+    wreck(root)
+    keep(client, workspace)
+    new = facts(root)
+    real = restoring.running.restore
+
+    def saved_first(*given: Any) -> Any:
+        client.thread("t").append("l", 1)
+        return real(*given)
+
+    monkeypatch.setattr(restoring.running, "restore", saved_first)
+    with pytest.raises(VersionMismatch):
+        workspace.plan(first).apply(mode="both")
+    assert facts(root) == new
+    workspace.snapshot()
 
 
 def test_the_daemon_goes_away(client: Client, daemon: Daemon, root: Path, yard: TreeWire) -> None:

@@ -19,7 +19,7 @@ from stateward._restoring.planning import Change, Comparison, are_equal, compare
 from stateward._restoring.stepping import PATHS_SHOWN_MAX, Done, refuse
 from stateward._workspace.objects import DIRECTORY, FILE, SYMLINK, Entry
 from stateward.arguments import text
-from stateward.errors import RestoreBlocked, RestoreUnfinished, StatewardError, VersionNotFound
+from stateward.errors import RestoreBlocked, RestoreUnfinished, StatewardError, VersionMismatch, VersionNotFound
 from stateward.models import At
 from stateward.restores import Kind, PathChange, PathFacts, Restored
 from stateward.v1 import workspace_pb2
@@ -122,14 +122,9 @@ def apply(ref: ThreadRef, planned: Planned, take: Take, mode: Mode) -> Operation
         "source": planned.source.thread, "version": planned.version, "previous_head": 0,
     }  # fmt: skip
     if mode == "both":
-        facts["previous_head"] = (yield from threads.move_head(ref, ref.branch, planned.version, None)).previous_version
-    journal = Journal(facts, tuple(noted))
-    try:
-        done = yield from _drive(running.restore(planned.path, journal), planned.source)
-    except Exception:
-        if facts["previous_head"] and running.begun(planned.path) is None:
-            yield from threads.move_head(ref, ref.branch, facts["previous_head"], planned.version)
-        raise
+        facts["previous_head"] = (yield from reading.get_checkpoint(ref, None)).version
+    work = running.restore(planned.path, Journal(facts, tuple(noted)))
+    done = yield from _drive(work, planned.source, partial(_move, ref, facts))
     modes = {each.change.path: each.mode for each in noted if each.mode is not None and each.mark is not None}
     head = facts["previous_head"]
     return Applied(done, version, modes, head, planned.version if head else 0)
@@ -145,10 +140,35 @@ def go_on(ref: ThreadRef, path: bytes, *, back: bool, keep_changed: bool) -> Ope
         what = f"{shown(path)}: the restore that was begun there is one of thread {facts.get('thread')!r}"
         raise RestoreUnfinished(what, metadata={"root": shown(path)})
     source = ref if back else replace(ref, thread=str(facts["source"]))
-    done = yield from _drive(running.again(path, back=back, keep_changed=keep_changed), source)
-    if back and facts["previous_head"]:
-        yield from threads.move_head(ref, facts["branch"], int(facts["previous_head"]), int(facts["version"]))
+    errors = list[StatewardError]()
+    move = partial(_move_back, ref, facts, errors) if back else partial(_move_again, ref, facts)
+    done = yield from _drive(running.again(path, back=back, keep_changed=keep_changed), source, move)
+    if errors:
+        raise errors[0]
     return done
+
+
+def _move(ref: ThreadRef, facts: Mapping[str, Any]) -> Operation[None]:
+    yield from threads.move_head(ref, facts["branch"], int(facts["version"]), int(facts["previous_head"]))
+
+
+def _move_again(ref: ThreadRef, facts: Mapping[str, Any]) -> Operation[None]:
+    """Moves the head unless it was moved before: then it is another one."""
+    with suppress(VersionMismatch):
+        yield from _move(ref, facts)
+
+
+def _move_back(ref: ThreadRef, facts: Mapping[str, Any], errors: list[StatewardError]) -> Operation[None]:
+    """Moves the head back if it was moved. An error that a repetition would meet, too, is noted: such as that somebody
+    has saved since. The files are back, and the restore is over."""
+    previous = int(facts["previous_head"])
+    try:
+        yield from threads.move_head(ref, facts["branch"], previous, int(facts["version"]))
+    except StatewardError as error:
+        if isinstance(error, running.UNCERTAIN):
+            raise
+        if not isinstance(error, VersionMismatch) or error.current_version != previous:
+            errors.append(error)
 
 
 def fork_into(ref: ThreadRef, path: bytes, source: ThreadRef, at: At | None) -> Operation[Done]:
@@ -194,8 +214,8 @@ def _way(path: bytes) -> list[bytes]:
     return [path, *ancestors(path)]
 
 
-def _drive(work: running.Work, source: ThreadRef) -> Operation[Done]:
-    """Carries out a restore, with the chunks of a thread."""
+def _drive(work: running.Work, source: ThreadRef, move: Callable[[], Operation[None]] | None = None) -> Operation[Done]:
+    """Carries out a restore, with the chunks of a thread. `move` moves the head, if the restore does so."""
     try:
         step: Callable[[], Any] = partial(next, work)
         while True:
@@ -203,7 +223,11 @@ def _drive(work: running.Work, source: ThreadRef) -> Operation[Done]:
             if isinstance(wanted, Done):
                 return wanted
             try:
-                step = partial(work.send, (yield from trees.fetch(source, wanted)))
+                if wanted is running.HEAD and move is not None:
+                    yield from move()
+                    step = partial(next, work)
+                else:
+                    step = partial(work.send, (yield from trees.fetch(source, wanted)))
             except StatewardError as error:
                 step = partial(work.throw, error)
     finally:

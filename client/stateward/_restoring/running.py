@@ -1,14 +1,17 @@
 """The restore itself: it goes through the phases, and can be killed anywhere.
 
 A restore is a generator: it yields the chunks that it needs next, and gets their bytes in the same order. Its driver
-reads them from the daemon. After a kill, `again` goes on to the end, or back to the start: it takes each path as it is,
-and refuses a path that is neither as it was nor as it will be.
+reads them from the daemon. If the restore moves the head of a branch, too, it yields `HEAD` when that is to be done:
+the journal is there then, so that a restore which is killed before or after it can be finished or taken back.
+
+After a kill, `again` goes on to the end, or back to the start: it takes each path as it is, and refuses a path that is
+neither as it was nor as it will be.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,9 +24,21 @@ from stateward._restoring.planning import Change, facts
 from stateward._restoring.root import Root, Seen
 from stateward._restoring.stepping import PATHS_SHOWN_MAX, Done, Run, Wanted, refuse
 from stateward._workspace.objects import DIRECTORY, SYMLINK, Entry
-from stateward.errors import RestoreBlocked, StatewardError, WorkspaceChanged
+from stateward.errors import (
+    DeadlineExceeded,
+    Internal,
+    RestoreBlocked,
+    RestoreUnfinished,
+    StatewardError,
+    Unavailable,
+    WorkspaceChanged,
+)
 
 Work = Generator[Wanted, Sequence[bytes], Done]
+HEAD: Wanted = []
+"""What a restore yields when its driver is to move the head."""
+UNCERTAIN = (Unavailable, DeadlineExceeded, Internal)
+"""After these errors, nobody knows whether the head was moved."""
 
 
 def look(path: bytes, changes: Sequence[Change], modes: Mapping[bytes, int] | None = None) -> tuple[Planned, ...]:
@@ -70,8 +85,15 @@ def restore(path: bytes, journal: Journal) -> Work:
                 with suppress(OSError):
                     journals.remove(root, directory)
                 raise
+            try:
+                yield from _head(root, journal)
+            except RestoreUnfinished:
+                raise
+            except StatewardError:  # it was not moved, and nothing was written
+                journals.remove(root, directory)
+                raise
             run = Run(root, {each.change.path: each for each in journal.planned}, is_again=False)
-            return (yield from _run(root, directory, run, [each.change for each in journal.planned]))
+            return (yield from _run(root, directory, run, [each.change for each in journal.planned], iter(())))
     finally:
         root.close()
 
@@ -92,8 +114,10 @@ def again(path: bytes, *, back: bool, keep_changed: bool = False) -> Work:
             run = Run(root, {each.change.path: each for each in journal.planned}, is_again=True)
             run.keep_changed = keep_changed
             run.check_all()
+            if not back:
+                yield from _head(root, journal)
             changes = [each.change.reversed() if back else each.change for each in journal.planned]
-            return (yield from _run(root, directory, run, changes))
+            return (yield from _run(root, directory, run, changes, _head(root, journal) if back else iter(())))
     finally:
         root.close()
 
@@ -134,13 +158,25 @@ def require_none(path: bytes) -> None:
         root.close()
 
 
-def _run(root: Root, directory: int, run: Run, changes: Sequence[Change]) -> Work:
+def _head(root: Root, journal: Journal) -> Iterator[Wanted]:
+    """Has the head moved, if the restore moves it."""
+    if not journal.facts.get("previous_head"):
+        return
+    try:
+        yield HEAD
+    except UNCERTAIN as error:
+        why = f"whether the head was moved is not known: resume the restore, or take it back ({error.message})"
+        raise journals.unfinished(root, why) from error
+
+
+def _run(root: Root, directory: int, run: Run, changes: Sequence[Change], last: Iterator[Wanted]) -> Work:
     phases = order(changes)
     try:
         for steps in (phases.adding, phases.deleting, phases.following):
             yield from run.phase(steps)
+        yield from last
         journals.remove(root, directory)
-    except WorkspaceChanged:
+    except (WorkspaceChanged, RestoreUnfinished):
         raise
     except (OSError, StatewardError) as error:
         why = f"{shown(run.at)}: {error}" if isinstance(error, OSError) else error.message
