@@ -20,6 +20,7 @@ from stateward.v1.effect_pb2 import EffectState
 IGNORED = {
     "Checkpoint": {
         "namespace", "thread", "uid", "digest", "stored_bytes", "sequence", "durability", "acknowledged_signals",
+        "workspace_dropped",
     },
     "RecordedEffect": {"sequence"},
     "StoredRecord": {"expire_time", "value_bytes"},

@@ -16,12 +16,16 @@ from stateward._operations.steps import Await, Call, Pause, ThreadRef, with_retr
 from stateward.effects import Effect
 from stateward.errors import Unavailable
 from stateward.fromproto import read_time
-from stateward.models import Durability, Status
+from stateward.models import Durability, Status, Tree
 from stateward.options import ThreadOptions
 from stateward.signals import Question
 from stateward.v1 import checkpoint_pb2, signal_pb2, state_pb2
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
+from stateward.v1.workspace_pb2 import TREE_OBJECT_KIND_CHUNK, TreeObject, TreeRef
 from stateward.v1.write_pb2 import WriteOptions
+from stateward.workspaces import Snapshot
+
+CHUNK = TreeObject(kind=TREE_OBJECT_KIND_CHUNK, digest=b"c" * 32, data=b"x")
 
 ODD_JSON = [
     *(b'{"a":1,"a":2}', b"123456789012345678901234567890", b"9" * 5000, b"1.0", b"-0.0", b"1e400", b"-0", b"true"),
@@ -129,6 +133,7 @@ def test_every_option_is_sent():
         "guard": SimpleNamespace(thread="g", token=8),
         "on_mismatch": "fork",
         "fork_branch": "f",
+        "workspace": Snapshot(Tree(b"d" * 32, 1, 2), 1, 2, 1, 2, (), (), (), "n", "t", (CHUNK,), lambda: None),
     }
     assert given.keys() == SaveOptions.__annotations__.keys()
     expected = checkpoints.SaveRequest(
@@ -155,6 +160,8 @@ def test_every_option_is_sent():
         guard=checkpoints.LeaseGuard(thread="g", token=8),
         on_mismatch=checkpoints.ON_MISMATCH_FORK,
         fork_branch="f",
+        workspace=TreeRef(digest=b"d" * 32, files=1, size_bytes=2),
+        objects=[CHUNK],
     )
     assert bare_request(ThreadRef("n", "t", "main"), given) == expected
     nothing = bare_request(ThreadRef("n", "t", "main"), dict.fromkeys(given))

@@ -75,6 +75,7 @@ def test_every_exception_of_the_client_is_reachable() -> None:
     own = {"ForkedProcess", "NotArchivedYet", "ThreadsUnreadable", "OtherSettings", "WrongTarget"}
     own |= {"SetBack", "SaveLost"}  # of what the client has seen (STATEWARD_LAST_SEEN)
     own |= {"RateExceeded"}  # of QUOTA_EXCEEDED with RetryInfo
+    own |= {"RestoreBlocked", "RestoreUnfinished", "WorkspaceRefused", "WorkspaceUnsupported"}  # of directories
     own |= {"EffectFailed", "EffectUncertain", "EffectInProgress", "HandoffTaken", "NoHandoff", "UnreadAnswer"}
     found = [kind for kind in subclasses(client_errors.StatewardError) if kind.__module__ == client_errors.__name__]
     leaves = {kind.__name__ for kind in found if not kind.__subclasses__()}
