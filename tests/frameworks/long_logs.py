@@ -275,7 +275,7 @@ async def live(adapter: str, root: Path, size_bytes: int, step_bytes: int) -> Li
             await session.fork("long", "copy")
             assert await session.load("copy") == life.texts
         await _archived(one)
-        await _sealed(root / "one" / "blobs")
+        _wait_for_segments(root / "one" / "blobs")
         one.kill()
         with run_daemon(root / "two", key_file=one.key_file, **flags) as two:
             before = list(life.texts)
@@ -297,11 +297,11 @@ async def _archived(daemon: Daemon) -> None:
             await thread.archive.wait(head, timeout=PATIENCE_S)
 
 
-async def _sealed(blobs: Path) -> None:
+def _wait_for_segments(blobs: Path) -> None:
     """Waits until older messages are in a segment, which is made in the background."""
     end = time.monotonic() + PATIENCE_S
     while not any(blobs.rglob("*")) and time.monotonic() < end:
-        await asyncio.sleep(0.05)
+        time.sleep(0.05)
 
 
 def main() -> None:
