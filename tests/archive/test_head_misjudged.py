@@ -206,7 +206,7 @@ def test_a_head_follows_another() -> None:
 def test_a_tombstone_says_little_and_can_be_followed() -> None:
     """Nothing of the thread stays in it but who it was and whose it was last."""
     grave = tombstone(head(10, boot=BOOT, epoch=4), BOOT, "me", 5)
-    assert (grave.deleted, grave.uid, grave.epoch, grave.tip_sequence, bytes(grave.image)) == (True, UID, 4, 0, b"")
+    assert (grave.deleted, grave.uid, grave.epoch, grave.tip_sequence, bytes(grave.image)) == (True, UID, 5, 0, b"")
     assert judge(local(), grave).verdict is Verdict.DELETED
 
 

@@ -59,13 +59,16 @@ def test_a_copy_goes_while_the_thread_is_deleted(driven: Town, monkeypatch: pyte
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_copy_of_a_lost_thread_stays_a_copy(driven: Town, deleted: bool) -> None:
-    """The bucket lost the thread in its second epoch, and another machine made one of its name, and perhaps deleted it.
+    """The bucket lost the thread in its third epoch, and another machine made one of its name, and perhaps deleted it.
     A reader of the lost one does not become its owner."""
     first = begun(driven)
     second = driven.machine("second")
     second.archive.own(NAMESPACE, "job", take_over=True)
     second.put(append(b"A"))
     second.ship_now()
+    first.archive.own(NAMESPACE, "job", take_over=True)
+    first.put(append(b"B"))
+    first.ship_now()
     reader = driven.machine("reader")
     reader.state()
     for key in [key for key in driven.bucket.objects if key.startswith(("v1/t/", "v1/_keys/t/"))]:

@@ -34,7 +34,7 @@ def test_a_deletion_of_nothing_answers_for_what_it_saw(history: Rules) -> None:
     assert history.turns.held
     make_and_half_delete(history, 0)
     history.resume(0)
-    assert keys(history) == ["2"]
+    assert keys(history) == ["3"]
     history.act(1, "delete a again", lambda it: history.delete_one(it, "a", is_again=True))
     assert not keys(history)
 
@@ -70,19 +70,19 @@ def test_a_claim_that_comes_too_late_leaves_no_key(history: Rules) -> None:
     history.delete(0, "a", NONE, now=True)
     history.background(0, NONE)
     history.resume(0)
-    assert keys(history) == ["3"]
+    assert keys(history) == ["5"]
 
 
 def test_a_collection_finds_the_key_of_a_claim_that_came_too_late(history: Rules) -> None:
     """Its process ended, and the tombstone has reached the epoch of the claim, because others finished the deletion."""
     history.delete(0, "a", NONE, now=True)
-    made = (Fault(HELD_AFTER, 5),)
+    made = (Fault(HELD_AFTER, 6),)
     history.save_one(1, "a", "main", 10, conditional=False, archived=True, rests=False, plan=made)
-    assert keys(history) == ["2"]
+    assert keys(history) == ["3"]
     history.crash(0)
     history.act(0, "delete a again", lambda it: history.delete_one(it, "a", is_again=True))
     history.crash(1)
-    assert keys(history) == ["2"]
+    assert keys(history) == ["3"]
     history.act(0, "collect", lambda it: it.collect(0))
     assert not keys(history)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import run
 from tests.daemon.driven import NAME, NAMESPACE, append
-from tests.daemon.town import twins
+from tests.daemon.town import Twins, twins
 from tests.keys.test_keys_changed_inside import slots, until
 from tests.keys.test_keys_rotated import FAST, key_file
 from tests.trees.yard import TreeWire, grown, make, naming
@@ -20,6 +20,8 @@ from tests.trees.yard import TreeWire, grown, make, naming
 from stateward import Blob, Client
 from stateward.errors import OwnershipLost, StatewardError, UidMismatch
 from stateward.testing import Daemon, run_daemon
+from stateward.v1.thread_service_pb2 import DeleteThreadRequest
+from stateward_sidecar.bucket.base import BucketUnavailable
 from stateward_sidecar.errors import OutcomeUnknown
 from stateward_sidecar.errors import StatewardError as StatewardFault
 from stateward_sidecar.storage.keywraps import ERASED, THREAD
@@ -351,3 +353,40 @@ def test_blobs_after_a_commit_that_nobody_knows_of(tmp_path: Path, monkeypatch: 
             a.store.rekeyer.rekey(NAMESPACE, NAME)
         assert a.thread().identity.uid != before
         assert list((a.disk.path / "blobs" / a.thread().identity.uid_text).iterdir())
+
+
+@pytest.mark.parametrize("who", ["the same", "the same after a restart", "another"])
+def test_a_thread_deleted_after_a_change_that_failed(tmp_path: Path, who: str) -> None:
+    """What the change had put is deleted with the thread: its key at once, and no later thread takes it."""
+    with twins(tmp_path) as towns:
+        a = towns.a
+        a.put("secret")
+        a.archive_all()
+
+        def refuse(method: str, key: str) -> None:
+            if method == "replace" and key.endswith("/HEAD") and len(keys_of(towns)) == 2:
+                raise BucketUnavailable("slow down")
+
+        towns.bucket.before = refuse
+        with pytest.raises(StatewardFault):
+            a.archive.rekey(NAMESPACE, NAME)
+        towns.mend()
+        kept = {bytes(towns.bucket.objects[key]) for key in keys_of(towns)}
+        assert len(kept) == 2
+        machine = towns.b if who == "another" else a
+        if who == "the same after a restart":
+            a.restart()
+        machine.delete(DeleteThreadRequest(namespace=NAMESPACE, thread=NAME))
+        assert keys_of(towns) == []
+        machine.tidy()
+        machine.collect(0)
+        assert [key for key in towns.bucket.objects if key.startswith("v1/t/") and not key.endswith("/HEAD")] == []
+        machine.put("anew")
+        machine.archive_all()
+        (key,) = keys_of(towns)
+        assert bytes(towns.bucket.objects[key]) not in kept
+
+
+def keys_of(towns: Twins) -> list[str]:
+    """The key objects of threads."""
+    return [key for key in towns.bucket.objects if "/_keys/t/" in key]

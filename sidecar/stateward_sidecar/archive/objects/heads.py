@@ -141,7 +141,8 @@ def tombstone(
     head: ArchiveHead, boot_id: bytes, owner_id: str, now_us: int, *, cleared: bool = False
 ) -> ArchiveHead:  # fmt: skip
     """Returns the HEAD that stays after a thread is deleted. ``cleared``: its key and its objects are deleted, too."""
-    following = follow(head, boot_id, owner_id, now_us)
+    # Its epoch is always after the thread's: under the next epoch, a change of the data key that failed left a key.
+    following = follow(head, boot_id, owner_id, now_us, is_cut=not head.deleted)
     grave = ArchiveHead(
         min_reader=FORMAT, min_writer=FORMAT, uid=following.uid, created_epoch=following.created_epoch,
         epoch=following.epoch, boot_id=boot_id, owner_id=owner_id, write_id=following.write_id,

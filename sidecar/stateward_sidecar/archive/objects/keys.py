@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from google.protobuf.message import DecodeError
 
@@ -47,6 +48,8 @@ from stateward_sidecar.telemetry import log
 
 AGREED_S = 600.0
 """A sidecar wraps and seals nothing for the archive with a key that it read longer ago than this."""
+KEYS_BEFORE = 16
+"""A deletion, or a change of a thread's key, removes the keys of so many epochs before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,9 +314,10 @@ class Keys:
             with suppress(ObjectChanged):  # another sidecar did it
                 self._wire.replace(place.key(epoch), key_object(slot), found.etag)
 
-    def destroy_thread(self, place: Place, epoch: int) -> None:
-        """Deletes a thread's key object."""
-        self._wire.delete(place.key(epoch))
+    def destroy_thread(self, place: Place, epoch: int, last: int = 0) -> None:
+        """Deletes a thread's key object, and those that failed changes of its key left up to the epoch ``last``."""
+        epochs = sorted({epoch, *range(max(epoch, last - KEYS_BEFORE), last + 1)})
+        self._wire.together(*(partial(self._wire.delete, place.key(each)) for each in epochs))
 
 
 def key_object(*slots: bytes) -> bytes:

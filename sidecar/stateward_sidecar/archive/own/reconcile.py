@@ -68,7 +68,7 @@ class Finisher:
         head = grave.head
         if head.cleared:
             return
-        self._state.keys.destroy_thread(place, head.created_epoch)
+        self._state.keys.destroy_thread(place, head.created_epoch, head.epoch)
         listed = self._list(place, grave)
         again = self._fetcher.look(namespace, place, with_key=False)
         if again is None or again.head.write_id != head.write_id:
@@ -102,7 +102,7 @@ class Finisher:
         """
         if grave.head.cleared or self.is_answered(place, grave):
             return []
-        self._state.keys.destroy_thread(place, grave.head.created_epoch)
+        self._state.keys.destroy_thread(place, grave.head.created_epoch, grave.head.epoch)
         return self._list(place, grave)
 
     def is_answered(self, place: Place, grave: Seen) -> bool:

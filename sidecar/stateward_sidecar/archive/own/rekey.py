@@ -25,6 +25,7 @@ from stateward_sidecar.archive.objects.fetch import Fetcher, Seen
 from stateward_sidecar.archive.objects.heads import WRITE_ID_BYTES, check_writable, epoch_start, seal_head, update_us
 from stateward_sidecar.archive.objects.holds import ArchiveState, Name
 from stateward_sidecar.archive.objects.image import Cutter, seal_image, seal_part
+from stateward_sidecar.archive.objects.keys import KEYS_BEFORE
 from stateward_sidecar.archive.objects.packs import pack_entries, pack_index, pack_snapshot
 from stateward_sidecar.archive.own.reconcile import Reconciler
 from stateward_sidecar.archive.requests.metered import Unclear
@@ -39,8 +40,6 @@ from stateward_sidecar.store.travel.outbox import Moment
 from stateward_sidecar.store.travel.rekey import Rekeyed, Resealing, check_fit
 
 TRIES_MAX = 20
-KEYS_BEFORE = 16
-"""Keys of so many earlier epochs are removed, too."""
 REKEYED_KEPT = 16
 """HEAD says of so many changes which thread it was before."""
 INLINE_OBJECTS_MAX = 32

@@ -266,7 +266,7 @@ class Remover:
         named, and ``blobs``, their sizes by id. Raises ArchiveUnavailable; then whoever finds the tombstone finishes
         the deletion."""
         state = self._state
-        state.keys.destroy_thread(place, head.created_epoch)
+        state.keys.destroy_thread(place, head.created_epoch, grave.head.epoch)
         state.keyless[place] = grave.head.write_id
         self.finisher.begin(place)
         state.wire.later(partial(self._unlink, namespace, place, head, blobs, grave))
