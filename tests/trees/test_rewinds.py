@@ -4,12 +4,14 @@ must not."""
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.trees.yard import Link, TreeWire
 
 from stateward import AsyncClient, Client, Rules, Workspace
 from stateward._operations import restoring
+from stateward._workspace.index import RACY_NS
 from stateward.errors import RestoreUnfinished, VersionMismatch, WorkspaceChanged
 from stateward.testing import Daemon
 
@@ -215,6 +218,32 @@ def test_changes_since_the_plan(client: Client, root: Path) -> None:
     plan.apply()
     assert facts(root)[b"a.py"] == old[b"a.py"]
     assert (root / "src/m.py").read_bytes() == b"not touched"
+
+
+def test_a_file_that_looks_unchanged(client: Client, root: Path) -> None:
+    """A rewind reads what it replaces or deletes. So nothing is lost that was written through a mapping."""
+    workspace = client.thread("t").workspace(root)
+    version = keep(client, workspace)
+    old = facts(root)
+    (root / "a.py").write_bytes(b"print(2)\n" * 1000)
+    (root / "fresh").write_bytes(b"f" * 5000)
+    mapped = list[mmap.mmap]()
+    for name in ("a.py", "fresh"):
+        with (root / name).open("r+b") as file:
+            mapped.append(mmap.mmap(file.fileno(), 0))
+        mapped[-1][:4] = b"kept"  # the next write into this page changes no time
+    time.sleep(RACY_NS / 1e9 + 0.1)  # from now on, the index believes their times
+    workspace.snapshot()
+    plan = workspace.plan(version)
+    for each in mapped:
+        each[:4] = b"LOST"
+    new = {name: (root / name).read_bytes() for name in ("a.py", "fresh")}
+    with pytest.raises(WorkspaceChanged, match=r"'a\.py', 'fresh' changed since the plan"):
+        plan.apply()
+    undo = workspace.plan(version).apply()
+    assert facts(root) == old
+    undo.apply()
+    assert {name: (root / name).read_bytes() for name in new} == new
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["resumed", "taken back"])

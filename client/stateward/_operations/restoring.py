@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,7 +43,8 @@ class Taken:
     """Files that changed while they were read: no snapshot holds them for sure."""
 
 
-Take = Callable[[], Operation[Taken]]
+Take = Callable[[Container[bytes]], Operation[Taken]]
+"""Takes a snapshot. The files with these paths are read even if they look unchanged."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ class Applied:
     """The version that is the head since; 0 = it was not moved."""
 
 
-def take(ref: ThreadRef, source: snapshots.Source) -> Operation[Taken]:
-    """Takes a snapshot, all of whose objects the thread then has."""
-    made = yield from snapshots.snapshot(ref, source, None)
+def take(ref: ThreadRef, source: snapshots.Source, doubted: Container[bytes]) -> Operation[Taken]:
+    """Takes a snapshot, all of whose objects the thread then has. Reads the files in `doubted` even if they look
+    unchanged."""
+    made = yield from snapshots.snapshot(ref, source, None, doubted)
     yield from snapshots.send(ref, source, made.objects)
     tree = workspace_pb2.TreeRef(digest=made.tree.digest, files=made.tree.files, size_bytes=made.tree.size_bytes)
     return Taken(tree, tuple(each.path.rstrip(b"/") for each in made.left_out), made.torn)
@@ -88,7 +90,7 @@ def plan(
     ref: ThreadRef, path: bytes, take: Take, source: ThreadRef, at: At | None, modes: Mapping[bytes, int] | None = None
 ) -> Operation[Planned]:
     """Compares the files that are there with those of a version, of this or of another thread. Writes nothing there."""
-    taken = yield from take()
+    taken = yield from take(())
     if (source.namespace, source.thread) == (ref.namespace, ref.thread):
         wanted = yield from trees.list_tree(source, at, depth=1)
         before, after = yield from trees.differences(
@@ -191,8 +193,12 @@ def _look_at_nothing(path: bytes, changes: Sequence[Change]) -> tuple[Noted, ...
 
 def _keep_undo(ref: ThreadRef, planned: Planned, take: Take) -> Operation[int]:
     """Takes the snapshot of now. Raises WorkspaceChanged if what the plan changes is not what it saw. Returns the
-    version that names it."""
-    taken = yield from take()
+    version that names it.
+
+    All that the plan changes is read: a file that is written through a mapping may look unchanged until the system
+    brings it to the disk.
+    """
+    taken = yield from take({change.path for change in planned.compared.changes if change.before is not None})
     if taken.tree.digest != planned.tree.digest:
         before, after = yield from trees.differences(
             ref, base_tree=planned.tree.digest, target_tree=taken.tree.digest

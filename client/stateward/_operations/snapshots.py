@@ -7,7 +7,7 @@ holds only a part of the bytes at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -186,8 +186,11 @@ def _messages(objects: Iterable[workspace_pb2.TreeObject]) -> Iterator[Any]:
         yield piece
 
 
-def snapshot(ref: ThreadRef, source: Source, freeze: Freeze | None) -> Operation[Snapshot]:
-    """Takes a snapshot: sends what the thread lacks, unless it is little and travels in the save."""
+def snapshot(
+    ref: ThreadRef, source: Source, freeze: Freeze | None, doubted: Container[bytes] = ()
+) -> Operation[Snapshot]:
+    """Takes a snapshot: sends what the thread lacks, unless it is little and travels in the save. Reads the files in
+    `doubted` even if they look unchanged."""
     if freeze is not None:
         function(freeze, "freeze")
     if time.monotonic() > source.believed_until:
@@ -195,7 +198,7 @@ def snapshot(ref: ThreadRef, source: Source, freeze: Freeze | None) -> Operation
     root = yield Work(lambda: _opened(source))
     sending = _Sending(ref, source)
     try:
-        walk = Walk(root, source.rules, (yield Work(source.load)))
+        walk = Walk(root, source.rules, (yield Work(source.load)), doubted)
         with freeze() if freeze is not None else nullcontext():
             yield Work(walk.look)
             yield from _ask_unchanged(sending, walk)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from stateward._frames import ends_at_the_caller
@@ -26,7 +27,7 @@ class Workspace(Restores):
         chosen = Rules() if rules is None else instance(rules, "rules", Rules, "Rules")
         found = find_root(root, session.settings.data_places(), force=chosen.force)
         source = snapshots.Source(found, chosen)
-        super().__init__(session, ref, found, lambda: restoring.take(ref, source))
+        super().__init__(session, ref, found, partial(restoring.take, ref, source))
         self._source = source
 
     def __repr__(self) -> str:

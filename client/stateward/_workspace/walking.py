@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -52,10 +52,10 @@ class Place:
 
 
 class Walk:
-    """One snapshot of the files below a root."""
+    """One snapshot of the files below a root. The files in `doubted` are read, whatever the index has of them."""
 
-    def __init__(self, root: Root, rules: Rules, index: Index) -> None:
-        self._root, self._rules, self._index = root, rules, index
+    def __init__(self, root: Root, rules: Rules, index: Index, doubted: Container[bytes] = ()) -> None:
+        self._root, self._rules, self._index, self._doubted = root, rules, index, doubted
         self._names = Names(rules)
         self.places: list[Place] = []
         self.start_ns = time.time_ns()
@@ -172,7 +172,8 @@ class Walk:
             row = _facts_of(facts)
             before = place.known.rows.get(name) if place.known is not None else None
             is_same = before is not None and before.startswith(row) and (len(before) > len(row) or not facts.st_size)
-            if before is not None and is_same and self._index.is_settled(facts.st_mtime_ns, facts.st_ctime_ns):
+            is_same = is_same and self._index.is_settled(facts.st_mtime_ns, facts.st_ctime_ns)
+            if before is not None and is_same and path not in self._doubted:
                 row = before
             elif facts.st_size:
                 self._to_read.setdefault(at, []).append(name)
