@@ -30,7 +30,7 @@ from stateward.v1.workspace_pb2 import TREE_ENTRY_KIND_DIRECTORY
 from stateward_sidecar.codec.entry import draft as draft_content
 from stateward_sidecar.codec.entry import unpack
 from stateward_sidecar.codec.objects import IS_DIRECTORY, PackedObject, chunks_of, parse_directory
-from stateward_sidecar.errors import HistoryElsewhere, NotOwner, ShuttingDown, StatewardError
+from stateward_sidecar.errors import HistoryElsewhere, NotOwner, OutcomeUnknown, ShuttingDown, StatewardError
 from stateward_sidecar.storage import layout
 from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.blobs.blobrows import find_blob
@@ -456,7 +456,10 @@ class ObjectSweeper:
             self._threads.keep_draft(batch, draft)
             return True
 
-        submit(Write(run=run, background=True, is_alone=True))
+        write = Write(run=run, background=True, is_alone=True)
+        submit(write)
+        if isinstance(write.error, OutcomeUnknown):
+            return  # perhaps a row names the file; the next start removes it if none does
         with context.engine.read() as txn:
             is_kept = find_blob(txn, identity, made.pack.sha256) is not None
         if not is_kept:

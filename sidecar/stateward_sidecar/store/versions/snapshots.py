@@ -155,14 +155,14 @@ class Snapshots:
         with suppress(RuntimeError):  # the daemon is stopping
             self._context.background.submit(self._make_old, thread, version, tree)
             return
-        thread.snapshot_pending = False
+        thread.snapshot_pending = thread.is_crowded = False
 
     def _make_old(self, thread: Thread, version: int, tree: StateTree) -> None:
         try:
             with self._context.engine.read() as txn:
                 digest = replay.read_version(txn, thread, version).header.digest
         except BaseException as error:
-            thread.snapshot_pending = False
+            thread.snapshot_pending = thread.is_crowded = False
             if isinstance(error, StatewardError):  # it was pruned, or is in the archive only
                 return
             raise
@@ -201,7 +201,7 @@ class Snapshots:
         try:
             making = self._context.background.submit(self._make, thread, branch, tree)
         except RuntimeError:  # the daemon is stopping; a later save makes the snapshot
-            thread.snapshot_pending = False
+            thread.snapshot_pending = thread.is_crowded = False
             return
         if give_back is not None:
             making.add_done_callback(lambda _: give_back())
