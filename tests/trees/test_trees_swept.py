@@ -30,8 +30,8 @@ from stateward.v1.workspace_service_pb2 import (
     StatWorkspaceResponse,
 )
 from stateward.v1.write_pb2 import WriteOptions
-from stateward_sidecar.errors import BlobNotFound, InvalidField, QueueFull, StatewardError
-from stateward_sidecar.storage.queue import Batch
+from stateward_sidecar.errors import BlobNotFound, InvalidField, OutcomeUnknown, QueueFull, StatewardError
+from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean import objectsweep
 from stateward_sidecar.store.clean.objectsweep import KEPT_S
 from stateward_sidecar.store.copies import exporting, fork
@@ -448,3 +448,22 @@ def named_of(barn: Barn) -> set[bytes]:
     with barn.store.context.engine.read() as txn:
         thread = barn.store.threads.get(txn, NAMESPACE, "t")
     return barn.store.sweeper._objects._count(thread).named
+
+
+def test_a_pack_whose_commit_may_have_landed_stays(barn: Barn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fails while a sweep commits the list of a new pack. A row may lead to its file after the next start."""
+    for number in range(objectsweep.INLINE_LISTS):
+        barn.keep(tree(f"{number}", 2, 1 * KIB), inline=True)
+    writer = barn.store.context.writer
+    submit = writer.submit
+
+    def fail(write: Write, **how: Any) -> Any:
+        if not write.is_alone:
+            return submit(write, **how)
+        write.error = OutcomeUnknown("the disk failed")
+        raise write.error
+
+    monkeypatch.setattr(writer, "submit", fail)
+    assert barn.files() == 0
+    barn.sweep_later(times=4)
+    assert barn.files() > 0
