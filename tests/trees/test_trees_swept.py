@@ -35,7 +35,7 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean import objectsweep
 from stateward_sidecar.store.clean.objectsweep import KEPT_S
 from stateward_sidecar.store.copies import exporting, fork
-from stateward_sidecar.store.kinds.objects import object_rows
+from stateward_sidecar.store.kinds.objects import object_key, object_rows
 from stateward_sidecar.store.thread.context import Limits
 from stateward_sidecar.store.trees.incoming import open_objects
 from stateward_sidecar.store.versions.save import SaveWrite
@@ -160,9 +160,9 @@ def test_objects_that_nothing_names_go_after_an_hour(barn: Barn) -> None:
     before = barn.stored()
     barn.send(doomed)
     assert barn.files() == 4
+    barn.sweep_later(60)
     barn.sweep_later(HOUR_S / 2)
-    barn.sweep_later(HOUR_S / 2)
-    barn.sweep_later(HOUR_S / 2)
+    barn.sweep_later(HOUR_S / 2 - 60)
     assert barn.files() == 4
     barn.sweep_later(HOUR_S / 2)
     barn.sweep_later(times=2)
@@ -193,6 +193,57 @@ def test_whoever_is_told_that_it_is_there_has_an_hour(barn: Barn) -> None:
     barn.sweep_later(times=4)
     assert barn.is_whole(asked, 1)
     barn.check()
+
+
+def test_the_hour_is_counted_from_the_look(barn: Barn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round may last: who was told before the sweep came to the thread has the whole hour from then on."""
+    asked = tree("asked")
+    barn.keep(tree("kept"))
+    barn.send(asked)
+    objects = barn.store.sweeper._objects
+    count = objects._count
+
+    def slowly(thread: Any) -> Any:
+        found = count(thread)
+        barn.clock.ahead_s += KEPT_S - 60
+        assert barn.missing(asked) == 0
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(objects, "_count", slowly)
+        barn.store.sweeper.sweep()
+    barn.sweep_later(KEPT_S - 60)
+    barn.name(asked.ref)
+    assert barn.is_whole(asked)
+    barn.check()
+
+
+@pytest.mark.parametrize("off_s", [-0.9 * KEPT_S, 0.9 * KEPT_S])
+def test_a_wall_clock_that_is_set_neither_hurries_nor_stops_a_sweep(
+    barn: Barn, monkeypatch: pytest.MonkeyPatch, off_s: float
+) -> None:
+    """An object that nothing names has its hour, and is gone within two; a move by more than an hour stops all."""
+    monkeypatch.setattr(objectsweep, "INTERVAL_S", KEPT_S)
+    doomed = tree("doomed")
+    barn.keep(tree("kept"))
+    barn.store.sweeper.sweep()  # just before the upload
+    barn.send(doomed)
+    barn.sweep_later()
+    barn.clock.off_s = off_s
+    barn.sweep_later(KEPT_S - 60)
+    assert has_rows(barn, doomed)
+    barn.sweep_later(90)
+    assert not has_rows(barn, doomed)
+    barn.check()
+
+
+def has_rows(barn: Barn, made: Made) -> bool:
+    """Whether all objects are there, without asking for them."""
+    with barn.store.context.engine.read() as txn:
+        identity = barn.store.threads.get(txn, NAMESPACE, "t").identity
+        keys = [object_key(identity, each, is_directory=True) for each in made.directories]
+        keys += [object_key(identity, each, is_directory=False) for each in made.chunks]
+        return all(txn.get(key) is not None for key in keys)
 
 
 def test_a_pruned_version_gives_its_objects_back(barn: Barn) -> None:

@@ -2,9 +2,9 @@
 
 Nothing counts references. A sweep walks all trees that retained versions name. An object that none of them has is
 *unnamed*. It goes with a later sweep, at the earliest an hour after it was first seen to be unnamed, unless somebody
-was told meanwhile that it is there (``TreeMemory.ask``), or a tree names it by then. Objects of young entries are left
-alone: their writer has an hour to name them. What is unnamed is known to this process only, so after a start the hour
-begins anew.
+was told meanwhile that it is there (``TreeMemory.ask``), or a tree names it by then. It was written or asked for before
+it was seen, so its writer has an hour to name it. This hour begins when the sweep has looked, and no wall clock counts
+it. What is unnamed is known to this process only, so after a start the hour begins anew.
 
 First the rows of objects go, some thousands in each transaction. An entry to which no row leads any more lists nothing.
 It is said to count for nothing, in an entry of its own, and its pack goes as a blob goes, in the same transaction.
@@ -88,25 +88,33 @@ class ObjectSweeper:
         self._context = context
         self._threads = threads
         self._pruner = pruner
-        self._next_us: dict[int, int] = {}
-        self._since_us: dict[int, int] = {}  # when the unnamed objects of a thread were first seen
+        # By thread, in seconds of the boot-time clock: when it is looked at again, and when its unnamed objects were
+        # first seen.
+        self._next_s: dict[int, float] = {}
+        self._since_s: dict[int, float] = {}
         # By thread: its newest entry when a sweep found nothing to do. Nothing is to do until something is written.
         self._idle: dict[int, int] = {}
         self._left_bytes = 0
 
     def sweep(self, submit: Submit) -> None:
         """Runs one round. ``submit`` queues a write and waits for it."""
-        now, self._left_bytes = self._context.clock.now_us(), MOVED_BYTES
+        clock, self._left_bytes = self._context.clock, MOVED_BYTES
         with self._context.engine.read() as txn:
             numbers = [layout.marked_thread(key) for key, _ in rows(txn, b"B")]
-        self._next_us = {number: time for number, time in self._next_us.items() if time > now}
-        for known in (self._idle, self._since_us):
+        for known in (self._idle, self._since_s, self._next_s):
             for gone in known.keys() - set(numbers):
                 del known[gone]
         for number in numbers:
-            if number not in self._next_us or number in self._context.trees.full:
-                self._next_us[number] = now + int(INTERVAL_S * SECOND_US)
-                self._sweep_thread(number, now, submit)
+            if clock.boottime() >= self._next_s.get(number, 0.0) or number in self._context.trees.full:
+                try:
+                    self._sweep_thread(number, clock.now_us(), submit)
+                finally:
+                    self._next_s[number] = self._due_s(number)
+
+    def _due_s(self, number: int) -> float:
+        """Returns when a thread that was looked at is looked at again: once what it waits for has had its hour."""
+        now_s, over_s = self._context.clock.boottime(), self._since_s.get(number, 0.0) + KEPT_S
+        return min(now_s + INTERVAL_S, over_s if over_s > now_s else now_s + INTERVAL_S)
 
     def _sweep_thread(self, number: int, now_us: int, submit: Submit) -> None:
         try:
@@ -123,7 +131,7 @@ class ObjectSweeper:
                 return
             if not self._drop(thread, census, submit):
                 return
-            self._collect(thread, census, now_us, submit)
+            self._collect(thread, census, submit)
             self._move(thread, census, now_us, submit)
             self._remove_lists(thread, census, now_us, submit)
             has_young = any(self._is_young(time_us, now_us) for time_us in census.lists.values())
@@ -307,26 +315,22 @@ class ObjectSweeper:
 
     # -- removing objects ------------------------------------------------------------------------------------------
 
-    def _collect(self, thread: Thread, census: _Census, now_us: int, submit: Submit) -> None:
-        number, memory = thread.number, self._context.trees
-        young = {sequence for sequence, time_us in census.lists.items() if self._is_young(time_us, now_us)}
-        unnamed = {
-            key for sequence, found in census.placed.items() if sequence not in young
-            for key, _ in found if key not in census.named
-        }  # fmt: skip
-        waiting, since_us = memory.unnamed(number), self._since_us.get(number, 0)
-        if waiting is None or not since_us:
+    def _collect(self, thread: Thread, census: _Census, submit: Submit) -> None:
+        number, memory, clock = thread.number, self._context.trees, self._context.clock
+        unnamed = {key for found in census.placed.values() for key, _ in found if key not in census.named}
+        waiting, since_s = memory.unnamed(number), self._since_s.get(number)
+        if waiting is None or since_s is None:
             memory.watch(number, unnamed)
-            self._since_us[number] = now_us
+            self._since_s[number] = clock.boottime()  # after the watch: who asked before it is not heard
             return
-        if self._is_young(since_us, now_us):
+        if clock.boottime() < since_s + KEPT_S:
             return
         doomed = sorted(waiting & unnamed)
         for at in range(0, len(doomed), ROWS_A_WRITE):
             some = doomed[at : at + ROWS_A_WRITE]
             submit(Write(run=self._remove_rows(thread, census, some), background=True, frees_space=True))
         memory.watch(number, unnamed - set(doomed))
-        self._since_us[number] = now_us
+        self._since_s[number] = clock.boottime()
         self._look_again(thread, census)
 
     @staticmethod
