@@ -319,6 +319,25 @@ def test_the_loop_reads_no_segment(desk: Desk) -> None:
         assert save.prepare_hot(get(desk.store)) == is_hot
 
 
+def test_newest_entries_in_a_segment_at_hand_are_shown_at_once(desk: Desk) -> None:
+    """Once the segment was read, and as a worker would show them; no file is opened for it."""
+    desk.grow(60)
+    entries, reader, store = desk.tree().logs["messages"].entries, desk.store.reader, desk.store
+    request = HydrateRequest(**PLACE)
+    request.projection.CopyFrom(Projection(logs=[LogSelection(log="messages", last=entries.tail_count + 2)]))
+    assert reader.find_hot(request) is None
+    expected = reader.hydrate(request)
+    uid = get(store).identity.uid
+    directory = store.context.blob_files.directory / uid.hex()
+    aside = directory.rename(directory.with_name("aside"))
+    found = reader.find_hot(request)
+    assert found is not None
+    assert reader.answer(request, found) == expected
+    aside.rename(directory)
+    request.projection.logs[0].last = 60
+    assert reader.find_hot(request) is None
+
+
 def test_segments_that_nothing_names_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day after they were made, once the versions that had them are pruned; all others stay."""
     clock = Clock()

@@ -25,7 +25,15 @@ from stateward_sidecar.codec.entries import (
     differing,
     loose_run,
 )
-from stateward_sidecar.codec.pages import EVERYTHING, Selection, needs_segments, page
+from stateward_sidecar.codec.pages import (
+    EVERYTHING,
+    HELD_SEGMENTS,
+    Position,
+    Selection,
+    needs_segments,
+    page,
+    with_segments_at_hand,
+)
 from stateward_sidecar.codec.snapshot import from_snapshot, to_snapshot
 from stateward_sidecar.codec.state import EMPTY, LogState, StateTree, resident_bytes, to_message
 from stateward_sidecar.codec.varints import frame, split_frames
@@ -172,6 +180,44 @@ def test_an_append_and_a_look_at_the_tail_read_no_segment() -> None:
     assert diff_trees(tree(entries), state).edits[0].append.log == "log"
     assert grown.drop_first(20)[30:] == [*items[50:], item(99)]
     assert disk.reads == []
+
+
+def test_pages_of_segments_at_hand_are_those_of_the_whole_state() -> None:
+    """Whatever is asked for, and wherever a page ends; and nothing is read."""
+    disk = Shelf()
+    entries, items = log(disk, runs=4, each=3, tail=2)
+    sealed = entries.runs.each[-1]
+    assert isinstance(sealed, SealedRun)
+    loose, cut = loose_run([item(99)]), SealedRun(sealed.segment, 1, 1, len(items[10]))
+    logs = [entries, Entries.of_frames(items[:2], Runs([*entries.runs.each[:3], cut, loose]))]
+    for state in (tree(each, 7) for each in logs):
+        for last in range(1, 20):
+            selection = Selection(frozenset(), {"log": last, "other": 5})
+            asked = list[bytes]()
+
+            def at_hand(segment: Segment, asked: list[bytes] = asked) -> list[bytes]:
+                asked.append(segment.digest)
+                return disk.held[segment.digest]
+
+            disk.reads.clear()
+            held = with_segments_at_hand(state, selection, at_hand)
+            assert disk.reads == []
+            found = state.logs["log"].entries
+            near = found.tail_count + sum(run.count for run in found.runs.each[-HELD_SEGMENTS:])
+            assert (held is not None) == (last <= near)
+            if held is None:
+                continue
+            assert len(asked) == len(set(asked)) <= HELD_SEGMENTS
+            assert not needs_segments(held, selection)
+            position: Position | None = None
+            while True:
+                expected, made = (page(each, selection, position, 30) for each in (state, held))
+                assert made == expected
+                position = expected.next
+                if position is None:
+                    break
+    assert with_segments_at_hand(tree(entries), EVERYTHING, lambda each: disk.held[each.digest]) is None
+    assert with_segments_at_hand(tree(entries), Selection(frozenset(), {"log": 5}), lambda _: None) is None
 
 
 def test_segments_that_are_read_next_are_named() -> None:

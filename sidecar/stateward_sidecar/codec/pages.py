@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 from stateward.v1.checkpoint_service_pb2 import Projection, ValueChunk
-from stateward_sidecar.codec.entries import EMPTY_ENTRIES, Entries
+from stateward_sidecar.codec.entries import EMPTY_ENTRIES, Entries, LooseRun, SealedRun, Segment
 from stateward_sidecar.codec.state import (
     LogState,
     StateTree,
@@ -42,6 +42,8 @@ _LOG_OVERHEAD_BYTES = 40
 _RETIRED_OVERHEAD_BYTES = 24
 _PARTIAL = b"\x18\x01"
 _POSITION = struct.Struct(">BQQ")
+# A page of the last entries of a log is made at once if they are in so many segments at hand, at most.
+HELD_SEGMENTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,45 @@ def needs_segments(tree: StateTree, selection: Selection) -> bool:
     if selection.logs is None:
         return has_segments(tree)
     return any(_reads_segments(tree.logs[name], last) for name, last in selection.logs.items() if name in tree.logs)
+
+
+def with_segments_at_hand(
+    tree: StateTree, selection: Selection, at_hand: Callable[[Segment], Sequence[bytes] | None]
+) -> StateTree | None:
+    """Returns a state of which a page reads no segment: the last entries of selected logs, as far as they are in
+    segments, are taken from those at hand. None if one is not, or if the page may need more than ``HELD_SEGMENTS``."""
+    if selection.logs is None:
+        return None
+    logs = dict(tree.logs)
+    for name, last in selection.logs.items():
+        log = tree.logs.get(name)
+        if log is None or not _reads_segments(log, last):
+            continue
+        held = _take_held(log.entries, last, at_hand) if last is not None else None
+        if held is None:
+            return None
+        first = len(log.entries) - len(held)
+        logs[name] = LogState(log.first_index + first, Entries.of_frames(held), log.rewritten_version)
+    return StateTree(tree.slots, logs, tree.retired, tree.size_bytes)
+
+
+def _take_held(
+    entries: Entries, last: int, at_hand: Callable[[Segment], Sequence[bytes] | None]
+) -> list[bytes] | None:
+    """Returns the last entries of a log, or all of it; None if a segment is not at hand."""
+    left, found = last - entries.tail_count, [entries.tail()]
+    for run in reversed(entries.runs.each):
+        if left <= 0:
+            break
+        items: Sequence[bytes] | None = run.items if isinstance(run, LooseRun) else None
+        if isinstance(run, SealedRun):
+            items = at_hand(run.segment) if len(found) <= HELD_SEGMENTS else None
+            items = items[run.skip : run.skip + run.count] if items is not None else None
+        if items is None:
+            return None
+        found.append(list(items[-left:]))
+        left -= run.count
+    return [item for part in reversed(found) for item in part]
 
 
 def _reads_segments(log: LogState, last: int | None) -> bool:

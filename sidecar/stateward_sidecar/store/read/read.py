@@ -26,7 +26,16 @@ from stateward.v1.effect_pb2 import RecordedEffect
 from stateward.v1.state_pb2 import State
 from stateward.v1.thread_pb2 import THREAD_ACCESS_REMOTE
 from stateward_sidecar.codec.diff import diff_trees, unshared_bytes
-from stateward_sidecar.codec.pages import END, Page, Position, Selection, needs_segments, page, selection_of
+from stateward_sidecar.codec.pages import (
+    END,
+    Page,
+    Position,
+    Selection,
+    needs_segments,
+    page,
+    selection_of,
+    with_segments_at_hand,
+)
 from stateward_sidecar.codec.seal import DIGEST_BYTES
 from stateward_sidecar.codec.state import EMPTY, StateTree, has_segments, resident_bytes
 from stateward_sidecar.codec.varints import varint
@@ -105,12 +114,30 @@ class Reader:
             # Memory shows a version after its commit. So effects of the same commit are in this later transaction.
             with self._context.engine.read() as txn:
                 found = found or self._find(txn, request)
-                if _is_quick(request, found) and _shows_effects(request, found):
+                if self._is_quick(request, found) and _shows_effects(request, found):
                     few = self._effects.few_of_version(txn, found.thread, found.facts.body.checkpoint_id)
                     if few is None:
                         return None
                     found.effects = few
-        return found if _is_quick(request, found) else None
+        return found if self._is_quick(request, found) else None
+
+    def _is_quick(self, request: HydrateRequest, found: Found) -> bool:
+        """Whether the event loop may make the page: little of the state is in memory, and no segment is read."""
+        if found.tree.size_bytes <= HOT_BYTES_MAX and not has_segments(found.tree):
+            return True
+        if resident_bytes(found.tree) > HOT_BYTES_MAX:
+            return False
+        selection = found.selection(request)
+        if not needs_segments(found.tree, selection):
+            return True
+        # The newest entries of a log may lie in a segment that was just read. Without it each look at them waits for a
+        # worker, which takes as long again.
+        number, cache = found.thread.number, self._context.cache
+        held = with_segments_at_hand(found.tree, selection, lambda each: cache.segment(number, each.digest))
+        if held is None or found.position is not None or found.since is not None:
+            return False
+        found.tree = held
+        return True
 
     def _is_near(self, request: HydrateRequest) -> bool:
         """Whether a request names a known version shortly before a head that is in memory."""
@@ -396,13 +423,6 @@ def _add_signals(answer: HydrateResponse, cut: Page, found: Found, page_bytes: i
     shown, has_more = list_signals(found.thread.signals, after, room_bytes, is_alone=is_alone)
     answer.signals.extend(shown)
     return _SIGNALS + _SEQUENCE.pack(shown[-1].sequence if shown else after) if has_more else b""
-
-
-def _is_quick(request: HydrateRequest, found: Found) -> bool:
-    """Whether the event loop may make the page: little of the state is in memory, and no segment is read."""
-    if found.tree.size_bytes <= HOT_BYTES_MAX and not has_segments(found.tree):
-        return True
-    return resident_bytes(found.tree) <= HOT_BYTES_MAX and not needs_segments(found.tree, found.selection(request))
 
 
 def _shows_effects(request: HydrateRequest, found: Found) -> bool:
