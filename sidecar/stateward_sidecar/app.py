@@ -109,6 +109,8 @@ EXIT_OK, EXIT_DISK_FAILED = 0, 70
 TRACES_END_S = 1.0
 # How long a stop waits until the archive knows it.
 SIGN_OUT_S = 1.0
+# How often a sidecar that could not say that it runs tries it again.
+SIGN_AGAIN_S = 5.0
 # Each connection, blob and request is one.
 OPEN_FILES = 1 << 14
 # New objects between two runs of the cycle collector. Python's 700 is a few saves.
@@ -158,6 +160,7 @@ async def run(settings: Settings) -> NoReturn:
     watching = asyncio.create_task(parts.readiness.watch())
     locking = asyncio.create_task(_lock(parts.store, settings.held_for_s))
     idling = asyncio.create_task(_end_when_idle(parts, settings, stop))
+    signing = asyncio.create_task(_sign_in_again(parts))
     await stop.wait()
     withdraw(settings.data_dir)
     idling.cancel()
@@ -174,11 +177,8 @@ async def run(settings: Settings) -> NoReturn:
         _end(EXIT_DISK_FAILED, audit)
     if parts.metrics is not None:
         await loop.run_in_executor(None, parts.metrics.close)
-    if parts.opening is not None and parts.archive is not None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SIGN_OUT_S):
-                await loop.run_in_executor(None, parts.opening.sign_out, parts.archive)
-    await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s)
+    signing.cancel()
+    await stop_in_order(parts.server, parts.store, parts.archive, settings.grace_s, partial(_sign_out, parts))
     if tracer is not None:
         with suppress(TimeoutError):
             async with asyncio.timeout(TRACES_END_S):
@@ -445,6 +445,29 @@ async def _start(parts: _Parts, settings: Settings, loop: asyncio.AbstractEventL
         store.close()
         raise
     return targets
+
+
+async def _sign_in_again(parts: _Parts) -> None:
+    """Says in the archive that this sidecar runs, if the archive did not answer at the start."""
+    if parts.opening is None or parts.archive is None:
+        return
+    while not parts.opening.is_known:
+        await asyncio.sleep(SIGN_AGAIN_S)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, parts.opening.sign_in, parts.store, parts.archive)
+        except Exception:  # noqa: BLE001  (the next round tries again)
+            failures.note("sign in")
+
+
+async def _sign_out(parts: _Parts) -> None:
+    """Says in the archive that this sidecar has stopped, or what it has not archived."""
+    if parts.opening is None or parts.archive is None:
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SIGN_OUT_S):
+            await asyncio.get_running_loop().run_in_executor(
+                None, parts.opening.sign_out, parts.store, parts.archive
+            )
 
 
 def _say_ready(parts: _Parts, settings: Settings, targets: list[str]) -> None:

@@ -186,7 +186,8 @@ def _described(wire: Wire, key: bytes, namespace: str = "") -> dict[str, Any]:
     users = [
         {
             "owner_id": user.owner_id, "key_id": user.key_id, "start_time": user.start.isoformat(),
-            "root": user.root_generation,
+            "root": user.root_generation, "stop_time": user.stop.isoformat() if user.stop else None,
+            "unarchived_threads": user.unarchived,
         } for user in found.users
     ]  # fmt: skip
     described = {

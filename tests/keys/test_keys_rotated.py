@@ -357,3 +357,79 @@ def test_a_root_of_another_archive(tmp_path: Path) -> None:
     assert (tmp_path / "a/keys").read_bytes() == before
     with run_daemon(tmp_path / "a", key_file=mine, archive=urls[0]) as daemon, daemon.client() as client:
         assert list(client.thread("t").hydrate().logs["log"]) == [1]
+
+
+def test_a_sidecar_that_stopped_before_all_was_archived(tmp_path: Path) -> None:
+    """One that stops with a save, or a line that was set aside, that no other disk has keeps the key in use that it was
+    started with: `retire` names it, until it was started and everything is archived, or deleted."""
+    old, new, bucket = key_file(tmp_path, "old"), key_file(tmp_path, "new"), tmp_path / "bucket"
+    place, flags = ("--archive", f"file://{bucket}"), {"archive": f"file://{bucket}", "archive_lease": "1"}
+    late = {**flags, "archive_interval": "60", "grace": "0"}
+
+    def sidecars() -> dict[str, int]:
+        found = keys("list", *place, "--key-file", new)["sidecars"]
+        return {each["owner_id"]: each["unarchived_threads"] for each in found if each["stop_time"]}
+
+    def save(daemon: Daemon, *values: int) -> None:
+        with daemon.client() as client:
+            for value in values:
+                saved = client.thread("t").append("log", value)
+                if value == 1:
+                    client.thread("t").archive.wait(saved)
+
+    with run_daemon(tmp_path / "a", key_file=old, owner_id="a", **late) as daemon:
+        old_id = key_of(daemon)
+        keys("rotate", *place, "--key-file", old, "--to", f"file:{new}")
+        save(daemon, 1, 2)
+        daemon.stop()
+        assert sidecars() == {"a": 1}
+        refused = run("keys", "retire", old_id, *place, "--key-file", new)
+        assert refused.code == 1
+        assert "a (stopped" in refused.err
+        assert "with 1 thread of which its disk alone has something)" in refused.err
+        assert "with 1 thread of which" in run("keys", "list", *place, "--key-file", new).out
+    with run_daemon(tmp_path / "b", key_file=new, owner_id="b", **flags) as daemon, daemon.client() as client:
+        client.thread("t").archive.attach(take_over=True)
+        client.thread("t").archive.wait(client.thread("t").append("log", 3))
+    with run_daemon(tmp_path / "a", key_file=old, owner_id="a", **flags) as daemon, daemon.client() as client:
+        assert list(client.thread("t").hydrate().logs["log"]) == [1, 3]
+        (orphan,) = [each.name for each in client.threads() if each.name != "t"]
+        daemon.stop()
+        assert sidecars() == {"a": 1}
+        assert "a (stopped" in run("keys", "retire", old_id, *place, "--key-file", new).err
+        daemon.start()
+        client.thread(orphan).delete()
+        daemon.stop()
+        assert sidecars() == {}
+        keys("retire", old_id, *place, "--key-file", new)
+        assert [each["owner_id"] for each in keys("list", *place, "--key-file", new)["sidecars"]] == ["b"]  # killed
+        daemon.key_file = new
+        daemon.start()
+        assert list(client.thread("t").hydrate().logs["log"]) == [1, 3]
+
+
+def test_a_sidecar_that_started_while_the_bucket_was_away(tmp_path: Path) -> None:
+    """It counts as soon as the bucket answers, and takes away what a process before it on its disk left there."""
+    old, new, bucket = key_file(tmp_path, "old"), key_file(tmp_path, "new"), tmp_path / "bucket"
+    place = ("--archive", f"file://{bucket}")
+    with run_daemon(tmp_path / "a", key_file=old, owner_id="a", archive=f"file://{bucket}", **FAST) as daemon:
+        with daemon.client() as client:
+            client.thread("t").append("log", 1)
+        (left,) = (bucket / "v1/_keys/s").glob("[0-9a-f]*")
+        daemon.kill()
+        for is_last in (False, True):
+            (bucket / "v1").rename(tmp_path / "away")
+            (bucket / "v1").write_bytes(b"")  # no directory
+            daemon.start()
+            (bucket / "v1").unlink()
+            (tmp_path / "away").rename(bucket / "v1")
+            if not is_last:  # before it could sign in
+                daemon.kill()
+                assert list((bucket / "v1/_keys/s").glob("[0-9a-f]*")) == [left]
+        keys("rotate", *place, "--key-file", old, "--to", f"file:{new}")
+        deadline = time.monotonic() + 60
+        while left.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert len(list((bucket / "v1/_keys/s").glob("[0-9a-f]*"))) == 1
+        assert "a (since" in run("keys", "retire", key_of(daemon), *place, "--key-file", new).err

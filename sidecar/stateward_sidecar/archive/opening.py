@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
 from contextlib import suppress
 from functools import partial
 
@@ -11,9 +11,9 @@ from stateward_sidecar.archive.commands import Commands
 from stateward_sidecar.archive.fleet.rootkeys import USER_PURPOSE, describe_user
 from stateward_sidecar.archive.objects.holds import Options
 from stateward_sidecar.archive.objects.keys import slots_of
-from stateward_sidecar.archive.objects.start import expect_archive, fetch_root, join, last_boot
+from stateward_sidecar.archive.objects.start import expect_archive, fetch_root, join
 from stateward_sidecar.archive.requests.metered import Wire
-from stateward_sidecar.archive.requests.places import ROOT_KEY, namespace_key, user_key
+from stateward_sidecar.archive.requests.places import KEY_USERS, ROOT_KEY, namespace_key, user_key
 from stateward_sidecar.bucket.base import Bucket, ObjectChanged, ObjectExists
 from stateward_sidecar.clock import Clock
 from stateward_sidecar.codec.seal import Cipher
@@ -22,6 +22,7 @@ from stateward_sidecar.settings import Settings
 from stateward_sidecar.storage.keysource import Key
 from stateward_sidecar.storage.keystore import KeyStore
 from stateward_sidecar.storage.keywraps import wrapping_id_of
+from stateward_sidecar.storage.queue import Write
 from stateward_sidecar.store.store import Store
 from stateward_sidecar.telemetry import log
 from stateward_sidecar.tracebacks import told
@@ -33,6 +34,12 @@ class Opening:
     def __init__(self, bucket: Bucket, settings: Settings) -> None:
         self.bucket = bucket
         self._settings = settings
+        self._about = b"", b"", 0
+        """Boot id of this process, id of the key that it was started with, and when that was."""
+        self._signing = threading.Lock()
+        self._has_left = False
+        self.is_known = False
+        """Whether the archive knows that this process runs."""
         self._wire = Wire(bucket, Clock())
         if settings.archive_must_exist and not settings.archive_put_back:
             expect_archive(self._wire, settings.archive)
@@ -58,36 +65,65 @@ class Opening:
             return False
 
     def sign_in(self, store: Store, archive: Archive) -> None:
-        """Says in the archive with which key this process was started, for a rotation. The process of this disk before
-        it may have been killed, and is signed out."""
-        boot_id, now_us = archive.state.boot_id, store.context.clock.now_us()
-        describe = partial(self._describe, store.context.keystore, boot_id, now_us)
-        archive.state.keys.on_root = partial(self._tell_root, user_key(boot_id), describe)
+        """Says in the archive with which key this process was started, for a rotation. The processes of this disk
+        before it may have been killed, or have stopped with something that the archive lacks; they are signed out.
+        Call it again if it is not ``is_known`` then."""
+        boot_id, keystore = archive.state.boot_id, store.context.keystore
+        if not self._about[0]:
+            self._about = boot_id, wrapping_id_of(keystore.root_slot()), store.context.clock.now_us()
+            archive.state.keys.on_root = partial(self._tell_root, keystore)
+        with self._signing:
+            if not self._has_left:
+                self._enter(store, archive)
+
+    def _enter(self, store: Store, archive: Archive) -> None:
         try:
-            self._wire.create(user_key(boot_id), describe())
-            if former := last_boot(store, boot_id):
-                self._wire.delete(user_key(former))
-        except (StatewardError, ObjectExists) as error:
+            self._put_user(store.context.keystore)
+            former = {user_key(each) for each in archive.state.boots if each != archive.state.boot_id}
+            for name, _ in list(self._wire.walk(KEY_USERS)):
+                if name in former:
+                    self._wire.delete(name)
+        except (StatewardError, ObjectChanged) as error:
             log.warning("cannot say in the archive which key this sidecar uses", error=told(error))
+        else:
+            self.is_known = True
 
-    def _describe(self, keystore: KeyStore, boot_id: bytes, now_us: int) -> bytes:
-        return describe_user(
-            boot_id, wrapping_id_of(keystore.root_slot()), Cipher(keystore.derive(USER_PURPOSE)),
-            self._settings.owner_id, now_us, keystore.root_generation,
+    def _put_user(self, keystore: KeyStore, stop_time_us: int = 0, unarchived: int = 0) -> None:
+        boot_id, wrapping_id, start_time_us = self._about
+        data = describe_user(
+            boot_id, wrapping_id, Cipher(keystore.derive(USER_PURPOSE)), self._settings.owner_id, start_time_us,
+            keystore.root_generation, stop_time_us, unarchived,
         )  # fmt: skip
+        name = user_key(boot_id)
+        try:
+            self._wire.create(name, data)
+        except ObjectExists:
+            found = self._wire.find(name)
+            if found is not None and found.data != data:
+                self._wire.replace(name, data, found.etag)
 
-    def _tell_root(self, name: str, describe: Callable[[], bytes]) -> None:
+    def _tell_root(self, keystore: KeyStore) -> None:
         """Says which root this disk uses now. Fails silently: that shows an old one, and harms nothing."""
         with suppress(StatewardError, ObjectChanged):
-            found = self._wire.find(name)
-            if found is not None:
-                self._wire.replace(name, describe(), found.etag)
+            if self._wire.find(user_key(self._about[0])) is not None:
+                self._put_user(keystore)
 
-    def sign_out(self, archive: Archive) -> None:
-        """The reverse of ``sign_in``. Does not wait for an archive that is away."""
-        if not self._wire.away_s:
-            with suppress(StatewardError):
-                self._wire.delete(user_key(archive.state.boot_id))
+    def sign_out(self, store: Store, archive: Archive) -> None:
+        """The reverse of ``sign_in``, after the last call has ended. If this disk alone has something, says so instead:
+        the key that opens it must not be retired. Does not wait for an archive that is away."""
+        with self._signing:
+            self._has_left = True
+            if not self._wire.away_s:
+                self._leave(store, archive)
+
+    def _leave(self, store: Store, archive: Archive) -> None:
+        with suppress(StatewardError, ObjectChanged):
+            store.context.writer.submit(Write(run=_nothing), wait=True).wait()  # what was accepted before is counted
+            unarchived = archive.leaver.count_dirty() + archive.state.orphans.count()
+            if unarchived:
+                self._put_user(store.context.keystore, store.context.clock.now_us(), unarchived)
+            else:
+                self._wire.delete(user_key(self._about[0]))
 
     def make(self, store: Store) -> tuple[Archive, Commands]:
         """Returns the archive of this store, not started yet, and the commands over it."""
@@ -104,3 +140,7 @@ class Opening:
         """See ``start.join``."""
         puts_back = self._settings.archive_put_back
         join(store, self._wire, self.bucket, key.data, archive_id=key.archive_id, puts_back=puts_back)
+
+
+def _nothing(txn: object, batch: object) -> None:
+    del txn, batch

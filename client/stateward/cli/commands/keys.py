@@ -151,7 +151,8 @@ def list_keys(
 ) -> None:
     """Show which keys open an archive, oldest first, and which sidecars were started with which of them.
 
-    Needs no daemon, but one of the keys. A sidecar that was killed is shown until it starts again. Root keys and keys
+    Needs no daemon, but one of the keys. A sidecar that was killed, or that stopped with something that was not
+    archived, is shown until it starts again. Root keys and keys
     of namespaces have numbers: the highest is in use, and the others are shown until they are retired.
 
     \b
@@ -235,8 +236,9 @@ def retire(
 ) -> None:
     """Take a key away that shall no longer open an archive. Give the key that stays with `--key-file` or `--key`.
 
-    Refuses while a sidecar runs that was started with the old key: its next start would fail. Old versions of objects
-    below `_keys/`, which some buckets keep, still open with the old key.
+    Refuses while a sidecar runs that was started with the old key, because its next start would fail, and after one
+    stopped with something that was not archived, which perhaps only the old key opens. Old versions of objects below
+    `_keys/`, which some buckets keep, still open with the old key.
 
     `--root` and `--namespace` remove the old root key, or the old key of a namespace, after whatever needs it was
     wrapped with the new one. They refuse for 20 minutes after the change, because sidecars may use the old one so long,
@@ -333,7 +335,11 @@ def _tell_keys(found: dict[str, Any], *, as_json: bool) -> None:
             added = f"since {each['add_time'][:19]}Z" if each["add_time"] else "since the beginning"
             say(f"{name} {each['generation']}  {added}")
     for each in found["sidecars"]:
-        say(f"  {clean(each['owner_id'])}  {each['key_id']}  since {each['start_time'][:19]}Z")
+        line = f"  {clean(each['owner_id'])}  {each['key_id']}  since {each['start_time'][:19]}Z"
+        if each["stop_time"]:
+            left = counted(each["unarchived_threads"], "thread")
+            line += f", stopped {each['stop_time'][:19]}Z with {left} of which its disk alone has something"
+        say(line)
 
 
 def _wrap(key_file: Path | None, file: Path, service: str, archive: str | None) -> dict[str, Any]:

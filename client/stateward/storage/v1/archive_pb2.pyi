@@ -251,16 +251,20 @@ class KeyObject(_message.Message):
     def __init__(self, wraps: _Optional[_Iterable[_Union[KeyWrap, _Mapping]]] = ...) -> None: ...
 
 class KeyUser(_message.Message):
-    __slots__ = ("wrapping_id", "start_time_us", "owner", "root_generation")
+    __slots__ = ("wrapping_id", "start_time_us", "owner", "root_generation", "stop_time_us", "unarchived_threads")
     WRAPPING_ID_FIELD_NUMBER: _ClassVar[int]
     START_TIME_US_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     ROOT_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STOP_TIME_US_FIELD_NUMBER: _ClassVar[int]
+    UNARCHIVED_THREADS_FIELD_NUMBER: _ClassVar[int]
     wrapping_id: bytes
     start_time_us: int
     owner: bytes
     root_generation: int
-    def __init__(self, wrapping_id: _Optional[bytes] = ..., start_time_us: _Optional[int] = ..., owner: _Optional[bytes] = ..., root_generation: _Optional[int] = ...) -> None: ...
+    stop_time_us: int
+    unarchived_threads: int
+    def __init__(self, wrapping_id: _Optional[bytes] = ..., start_time_us: _Optional[int] = ..., owner: _Optional[bytes] = ..., root_generation: _Optional[int] = ..., stop_time_us: _Optional[int] = ..., unarchived_threads: _Optional[int] = ...) -> None: ...
 
 class KeyWrap(_message.Message):
     __slots__ = ("wrapping_id", "wrapped", "add_time_us")

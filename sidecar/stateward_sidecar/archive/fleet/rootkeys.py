@@ -9,8 +9,9 @@ Every step may be repeated, and may end anywhere: `_format` and the root are rep
 request, and sidecars with either key start in between. No sidecar has to stop for a rotation. Nothing below the root
 changes; `innerkeys.py` changes the root itself and the keys of namespaces.
 
-A sidecar puts an object when it is ready, and removes it when it stops. One that was killed leaves it, until the next
-process on its disk removes it.
+A sidecar puts an object when it is ready, and removes it when it stops and all that it has is archived. Else the object
+stays, as that of a sidecar which was killed, until the next process on its disk removes it: what its disk alone has must
+stay readable, and only the key that it was started with may open it.
 """
 
 from __future__ import annotations
@@ -47,13 +48,26 @@ _ID_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A sidecar that runs, or was killed."""
+    """A sidecar that runs, was killed, or stopped with something that the archive lacks."""
 
     boot_id: bytes
     key_id: str
     owner_id: str
     start: datetime
     root_generation: int
+    stop: datetime | None = None
+    unarchived: int = 0
+    """Threads of which its disk alone has something; known if it has stopped."""
+
+    def told(self) -> str:
+        """The sidecar in words."""
+        if self.stop is None:
+            return f"{self.owner_id} (since {self.start:%Y-%m-%d %H:%M} UTC)"
+        threads = f"{self.unarchived} thread{'s' * (self.unarchived != 1)}"
+        return (
+            f"{self.owner_id} (stopped {self.stop:%Y-%m-%d %H:%M} UTC with {threads} of which its disk alone has "
+            "something)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +140,10 @@ def retire(wire: Wire, key: bytes, key_id: str, *, is_forced: bool) -> None:
             raise StartError(f"{key_id} is the key that this command was given; give the one that stays")
         users = [user for user in _users(wire, names_of(roots)) if user.key_id == key_id]
         if users and not is_forced:
-            names = ", ".join(f"{user.owner_id} (since {user.start:%Y-%m-%d %H:%M} UTC)" for user in users[:10])
             raise StartError(
-                f"{len(users)} of the sidecars were started with the key {key_id}: {names}. Start them with the other "
-                "key first; --force if they are gone for good"
+                f"{len(users)} of the sidecars were started with the key {key_id}: "
+                f"{', '.join(user.told() for user in users[:10])}. Start them with the other key first; --force if they "
+                "are gone for good"
             )
         kept = [wrap for wrap in found.wraps if _key_id(wrap.wrapped) != key_id]
         if _replace(wire, KeyObject(wraps=kept), etag):
@@ -138,13 +152,15 @@ def retire(wire: Wire, key: bytes, key_id: str, *, is_forced: bool) -> None:
 
 
 def describe_user(
-    boot_id: bytes, wrapping: bytes, cipher: Cipher, owner_id: str, start_time_us: int, root_generation: int
-) -> bytes:
+    boot_id: bytes, wrapping: bytes, cipher: Cipher, owner_id: str, start_time_us: int, root_generation: int,
+    stop_time_us: int, unarchived: int,
+) -> bytes:  # fmt: skip
     """Returns the bytes of a sidecar's object."""
     owner = seal_record(cipher, USER_MAGIC, owner_id.encode(), boot_id)
     return KeyUser(
-        wrapping_id=wrapping, start_time_us=start_time_us, owner=owner, root_generation=root_generation
-    ).SerializeToString()
+        wrapping_id=wrapping, start_time_us=start_time_us, owner=owner, root_generation=root_generation,
+        stop_time_us=stop_time_us, unarchived_threads=unarchived,
+    ).SerializeToString()  # fmt: skip
 
 
 def _users(wire: Wire, name_key: bytes) -> Iterator[User]:
@@ -157,11 +173,13 @@ def _users(wire: Wire, name_key: bytes) -> Iterator[User]:
             boot_id = bytes.fromhex(name.removeprefix(KEY_USERS))
             user = KeyUser.FromString(found.data)
             owner_id = open_record(cipher, USER_MAGIC, user.owner, boot_id).decode()
-            start = datetime.fromtimestamp(user.start_time_us / 1e6, UTC)
+            start, stop = (datetime.fromtimestamp(us / 1e6, UTC) for us in (user.start_time_us, user.stop_time_us))
         except (ValueError, DecodeError, Corrupt, OverflowError):
             raise StartError(f"{name} in the archive cannot be read; remove it if no sidecar is as old") from None
         assert name == user_key(boot_id)
-        yield User(boot_id, user.wrapping_id[:_ID_BYTES].hex(), owner_id, start, user.root_generation)
+        stopped = stop if user.stop_time_us else None
+        key_id = user.wrapping_id[:_ID_BYTES].hex()
+        yield User(boot_id, key_id, owner_id, start, user.root_generation, stopped, user.unarchived_threads)
 
 
 def read_root(wire: Wire) -> tuple[KeyObject, str]:

@@ -200,13 +200,6 @@ def remember_boot(store: Store, boot_id: bytes) -> frozenset[bytes]:
     return frozenset(_split(known))
 
 
-def last_boot(store: Store, boot_id: bytes) -> bytes | None:
-    """Returns the boot id of the process before this one on this disk. Call it after ``remember_boot``."""
-    with store.context.engine.read() as txn:
-        known = _split(bytes(txn.get(layout.BOOTS_KEY) or b""))
-    return known[-2] if len(known) > 1 and known[-1] == boot_id else None
-
-
 def find_former_boots(store: Store, boot_id: bytes) -> frozenset[bytes]:
     """Returns the boot ids of processes that ran while the file was elsewhere. Call it after ``remember_boot``.
 

@@ -156,14 +156,18 @@ CALLS_SHARE = 0.5
 MARGIN_S = 0.5
 
 
-async def stop(server: Server, store: Store, archive: Archive | None, grace_s: float) -> None:
-    """Returns when nothing is written any more. Some threads of the process may still wait for the bucket."""
+async def stop(
+    server: Server, store: Store, archive: Archive | None, grace_s: float, sign_out: Callable[[], Awaitable[None]]
+) -> None:
+    """Returns when nothing is written any more. Some threads of the process may still wait for the bucket. Calls
+    ``sign_out`` once all is archived that could be in time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + grace_s
     await server.stop(grace_s * CALLS_SHARE if archive is not None else grace_s)
     is_quiet = True
     if archive is not None:
         await _leave(archive, end)
+        await sign_out()
         await loop.run_in_executor(None, archive.stop)
         is_quiet = await _is_over(archive.close, end)
     await loop.run_in_executor(None, store.context.writer.stop)
