@@ -10,8 +10,8 @@ request, and sidecars with either key start in between. No sidecar has to stop f
 changes; `innerkeys.py` changes the root itself and the keys of namespaces.
 
 A sidecar puts an object when it is ready, and removes it when it stops and all that it has is archived. Else the object
-stays, as that of a sidecar which was killed, until the next process on its disk removes it: what its disk alone has must
-stay readable, and only the key that it was started with may open it.
+stays, as that of a sidecar which was killed, until the next process on its disk removes it: what its disk alone has
+must stay readable, and only the key that it was started with may open it.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def retire(wire: Wire, key: bytes, key_id: str, *, is_forced: bool) -> None:
         if users and not is_forced:
             raise StartError(
                 f"{len(users)} of the sidecars were started with the key {key_id}: "
-                f"{', '.join(user.told() for user in users[:10])}. Start them with the other key first; --force if they "
-                "are gone for good"
+                f"{', '.join(user.told() for user in users[:10])}. Start them with the other key first; --force if "
+                "they are gone for good"
             )
         kept = [wrap for wrap in found.wraps if _key_id(wrap.wrapped) != key_id]
         if _replace(wire, KeyObject(wraps=kept), etag):
