@@ -121,6 +121,7 @@ from stateward.values import RawValue as RawValue
 from stateward.values import Text as Text
 from stateward.values import register_codec as register_codec
 from stateward.window import Window as Window
+from stateward.workspaces import GitHead as GitHead
 from stateward.workspaces import LeftOut as LeftOut
 from stateward.workspaces import Rules as Rules
 from stateward.workspaces import Snapshot as Snapshot

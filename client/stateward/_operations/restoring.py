@@ -17,12 +17,14 @@ from stateward._restoring.journal import Planned as Noted
 from stateward._restoring.paths import Listing, ancestors, in_order, shown
 from stateward._restoring.planning import Change, Comparison, are_equal, compare
 from stateward._restoring.stepping import PATHS_SHOWN_MAX, Done, refuse
+from stateward._workspace.git import attributes_of, head_of
 from stateward._workspace.objects import DIRECTORY, FILE, SYMLINK, Entry
 from stateward.arguments import text
 from stateward.errors import RestoreBlocked, RestoreUnfinished, StatewardError, VersionMismatch, VersionNotFound
 from stateward.models import At
 from stateward.restores import Kind, PathChange, PathFacts, Restored
 from stateward.v1 import workspace_pb2
+from stateward.workspaces import GitHead
 
 UNDO_BRANCH = "workspace-undo"
 """The branch whose versions name the files that were there before each restore."""
@@ -41,6 +43,8 @@ class Taken:
     """Paths that the rules leave out, and what could not be read; a directory stands for all below it."""
     torn: tuple[bytes, ...]
     """Files that changed while they were read: no snapshot holds them for sure."""
+    git: GitHead | None = None
+    """Where git is."""
 
 
 Take = Callable[[Container[bytes]], Operation[Taken]]
@@ -61,6 +65,9 @@ class Planned:
     version: int
     modes: Mapping[bytes, int]
     """Modes of files and directories that are made, as they were before a restore deleted them."""
+    git: GitHead | None = None
+    """Where git was when the version was saved."""
+    git_now: GitHead | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ def take(ref: ThreadRef, source: snapshots.Source, doubted: Container[bytes]) ->
     made = yield from snapshots.snapshot(ref, source, None, doubted)
     yield from snapshots.send(ref, source, made.objects)
     tree = workspace_pb2.TreeRef(digest=made.tree.digest, files=made.tree.files, size_bytes=made.tree.size_bytes)
-    return Taken(tree, tuple(each.path.rstrip(b"/") for each in made.left_out), made.torn)
+    return Taken(tree, tuple(each.path.rstrip(b"/") for each in made.left_out), made.torn, made.git)
 
 
 def plan(
@@ -100,7 +107,9 @@ def plan(
         wanted = yield from trees.list_tree(source, at)
         before, after = (yield from trees.list_tree(ref, tree=taken.tree.digest)).entries, wanted.entries
     compared = compare(before, after, taken.ignored, taken.torn)
-    return Planned(path, taken.tree, compared, source, wanted.version, modes or {})
+    saved = yield from reading.get_checkpoint(source, wanted.version)
+    git = head_of(saved.attributes)
+    return Planned(path, taken.tree, compared, source, wanted.version, modes or {}, git, taken.git)
 
 
 def apply(ref: ThreadRef, planned: Planned, take: Take, mode: Mode) -> Operation[Applied]:
@@ -173,14 +182,18 @@ def _move_back(ref: ThreadRef, facts: Mapping[str, Any], errors: list[StatewardE
             errors.append(error)
 
 
-def fork_into(ref: ThreadRef, path: bytes, source: ThreadRef, at: At | None) -> Operation[Done]:
-    """Writes the files of a version into an empty directory."""
+def fork_into(
+    ref: ThreadRef, path: bytes, source: ThreadRef, at: At | None, git: Literal["whole"] | None = None
+) -> Operation[Done]:
+    """Writes the files of a version into an empty directory; those of `.git` only if `git` says so."""
+    if git not in (None, "whole"):
+        raise ValueError(f'git is {git!r:.100}; it must be "whole", or None')
     wanted = yield from trees.list_tree(source, at)
-    changes = compare({}, wanted.entries).changes
+    changes = compare({}, wanted.entries, has_git=git == "whole").changes
     path = yield Work(partial(os.path.realpath, path))
     facts: dict[str, Any] = {
         "namespace": ref.namespace, "thread": ref.thread, "branch": ref.branch, "undo_version": 0,
-        "source": source.thread, "version": wanted.version, "previous_head": 0,
+        "source": source.thread, "version": wanted.version, "previous_head": 0, "has_git": git == "whole",
     }  # fmt: skip
     noted = yield Work(partial(_look_at_nothing, path, changes))
     return (yield from _drive(running.restore(path, Journal(facts, noted)), source))
@@ -209,7 +222,7 @@ def _keep_undo(ref: ThreadRef, planned: Planned, take: Take) -> Operation[int]:
     kept = {*taken.ignored, *taken.torn} - {*planned.compared.ignored, *planned.compared.unheld}
     refuse([each.path for each in planned.compared.changes if kept and not kept.isdisjoint(_way(each.path))])
     there = replace(ref, branch=UNDO_BRANCH, at=None, at_digest=b"")
-    request = saving.bare_request(there, {"attributes": {ROOT: shown(planned.path)}})
+    request = saving.bare_request(there, {"attributes": {**attributes_of(taken.git), ROOT: shown(planned.path)}})
     request.options.expected_uid = request.options.expected_uid or ref.held.read_uid
     request.workspace.CopyFrom(taken.tree)
     request.diff.SetInParent()

@@ -15,6 +15,7 @@ from stateward._operations.steps import Call, Operation, ThreadRef, check_option
 from stateward._operations.uploads import learn_support, write_blobs
 from stateward._state.log import Log
 from stateward._state.unsaved import Unsaved
+from stateward._workspace.git import attributes_of
 from stateward.arguments import instance, several, text
 from stateward.attributes import Attribute, read_attributes, write_attributes
 from stateward.durations import Duration
@@ -27,9 +28,12 @@ from stateward.signals import Question, Signal
 from stateward.state import Origin, State
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2, state_pb2, workspace_pb2
-from stateward.workspaces import Snapshot
+from stateward.v1.checkpoint_pb2 import AttributeValue
+from stateward.workspaces import GitHead, Snapshot
 
 ACKNOWLEDGED = "signals or of their ids"
+ATTRIBUTES_MAX = 64
+"""So many attributes a version may have."""
 MERGES_MAX = 10
 """How often edits are prepared again because their thread was migrated in the meantime."""
 
@@ -317,7 +321,9 @@ def bare_request(ref: ThreadRef, options: SaveOptions) -> checkpoints.SaveReques
         done = several(fields.pop("ack"), "ack", ACKNOWLEDGED)
         fields["ack_signals"] = [each.id if isinstance(each, Signal) else each for each in done]
     if "workspace" in fields:
-        fields.update(_workspace_of(ref, fields["workspace"]))
+        taken = fields["workspace"]
+        fields.update(_workspace_of(ref, taken))
+        fields["attributes"] = _with_git(taken.git, fields.get("attributes", {}))
     fields["request_id"] = fields.get("request_id") or new_request_id()
     lease = fields.pop("lease", None)
     if lease is None:
@@ -341,6 +347,12 @@ def _workspace_of(ref: ThreadRef, taken: Any) -> dict[str, Any]:
     tree = taken.tree
     named = workspace_pb2.TreeRef(digest=tree.digest, files=tree.files, size_bytes=tree.size_bytes)
     return {"workspace": named, "objects": taken.objects}
+
+
+def _with_git(head: GitHead | None, given: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
+    """Returns the attributes of a version, with those that say where git was. The caller's own come first."""
+    noted = write_attributes(attributes_of(head))
+    return {**noted, **given} if len(noted) + len(given) <= ATTRIBUTES_MAX else given
 
 
 def note_lost_objects(error: InvalidField, saves: Iterable[SaveOptions]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from stateward._operations.steps import Call, Operation, ThreadRef, Upload, Work
 from stateward._restoring.running import require_none
 from stateward._workspace import index as indexes
 from stateward._workspace.chunking import chunker
+from stateward._workspace.git import ask_dirty, read_head
 from stateward._workspace.root import Root
 from stateward._workspace.walking import Walk
 from stateward.arguments import function
@@ -26,7 +27,7 @@ from stateward.blobs import Content
 from stateward.errors import ThreadNotFound, UidMismatch
 from stateward.models import Tree, WorkspaceUsage
 from stateward.v1 import workspace_pb2, workspace_service_pb2
-from stateward.workspaces import Rules, Snapshot
+from stateward.workspaces import GitHead, Rules, Snapshot
 
 T = TypeVar("T")
 CHUNK, DIRECTORY = workspace_pb2.TREE_OBJECT_KIND_CHUNK, workspace_pb2.TREE_OBJECT_KIND_DIRECTORY
@@ -195,7 +196,7 @@ def snapshot(
         function(freeze, "freeze")
     if time.monotonic() > source.believed_until:
         source.forget()
-    root = yield Work(lambda: _opened(source))
+    root, git = yield Work(lambda: _opened(source))
     sending = _Sending(ref, source)
     try:
         walk = Walk(root, source.rules, (yield Work(source.load)), doubted)
@@ -220,6 +221,7 @@ def snapshot(
         torn=tuple(walk.torn),
         left_out=tuple(sorted(walk.left_out, key=lambda each: each.path)),
         collisions=tuple(walk.collisions),
+        git=git,
         namespace=ref.namespace,
         thread=ref.thread,
         objects=tuple(sending.pending),
@@ -240,10 +242,13 @@ def usage(ref: ThreadRef) -> Operation[WorkspaceUsage]:
     return WorkspaceUsage.from_proto(found)
 
 
-def _opened(source: Source) -> Root:
+def _opened(source: Source) -> tuple[Root, GitHead | None]:
     require_none(source.root)
     chunker()  # before anything is read
-    return Root(source.root)
+    head = read_head(source.root)
+    if head is not None and source.rules.git == "status":
+        head = replace(head, dirty=ask_dirty(source.root))
+    return Root(source.root), head
 
 
 def _ask_unchanged(sending: _Sending, walk: Walk) -> Operation[None]:

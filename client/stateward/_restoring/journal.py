@@ -16,7 +16,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from stateward._restoring.paths import WORK, check, is_protected, shown
+from stateward._restoring.paths import WORK, check, protected, shown
 from stateward._restoring.planning import Change
 from stateward._restoring.root import Root
 from stateward._workspace.objects import Entry
@@ -100,7 +100,7 @@ def read(directory: int) -> Journal:
         facts = json.loads(head)
         if facts.pop("format") != FORMAT or facts.pop("changes") != len(lines):
             raise ValueError("it is cut off, or of another version")
-        planned = tuple(_unpacked(json.loads(line)) for line in lines)
+        planned = tuple(_unpacked(json.loads(line), has_git=facts.get("has_git") is True) for line in lines)
     except (ValueError, KeyError, TypeError, AttributeError, DecodeError) as error:
         raise Corrupt(f"the journal of the restore is damaged: {error}; nothing was changed") from None
     return Journal(facts, planned)
@@ -126,11 +126,11 @@ def _packed(each: Planned) -> list[Any]:
     return [_text(change.path), _entry_text(change.before), _entry_text(change.after), each.mark, each.mode]
 
 
-def _unpacked(found: list[Any]) -> Planned:
+def _unpacked(found: list[Any], *, has_git: bool) -> Planned:
     path, before, after, mark, mode = found
     change = Change(base64.b64decode(path, validate=True), _entry(before), _entry(after))
     check(change.path)
-    if is_protected(change.path):
+    if protected(change.path, has_git=has_git):
         raise ValueError(f"it names {change.path!r}")
     return Planned(change, None if mark is None else tuple(map(int, mark)), None if mode is None else int(mode))
 

@@ -46,9 +46,14 @@ def wrong(path: bytes, why: str) -> Corrupt:
     return Corrupt(f"the tree has the path {path[:300]!r}, and {why}; nothing was written")
 
 
-def is_protected(path: bytes) -> bool:
-    """Whether a restore never writes the path: `.git` in any spelling, what is in it, and the restore's own files."""
-    return any(name.lower() == b".git" or name.startswith(WORK) for name in path.split(b"/"))
+def protected(path: bytes, *, has_git: bool = False) -> bytes:
+    """Returns the part of a path that a restore does not write; empty = it may write all. That is `.git` in any
+    spelling, unless `has_git`, and the restore's own files, with what is in them."""
+    names = path.split(b"/")
+    for number, name in enumerate(names, 1):
+        if name.startswith(WORK) or (not has_git and name.lower() == b".git"):
+            return b"/".join(names[:number])
+    return b""
 
 
 def ancestors(path: bytes) -> Iterable[bytes]:

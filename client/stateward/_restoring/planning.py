@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from stateward._restoring.paths import Listing, ancestors, in_order, is_protected
+from stateward._restoring.paths import Listing, ancestors, in_order, protected
 from stateward._workspace.objects import DIRECTORY, FILE, SYMLINK, Entry
 
 
@@ -50,23 +50,35 @@ class Comparison:
     unheld: tuple[bytes, ...]
     """Kept: no snapshot has these, such as sockets, or files that could not be read."""
     omitted: tuple[bytes, ...]
-    """Paths of the tree that are not written: something that is kept is in their place, or they belong to `.git`."""
+    """Paths of the tree that are not written: something that is kept is in their place, or they are a `.git`, which
+    stands for all below it."""
     blocked: tuple[bytes, ...]
     """Directories that would have to give their place to a file, and hold something that is kept."""
 
 
 def compare(
-    now: Listing, wanted: Listing, ignored: Collection[bytes] = (), unheld: Collection[bytes] = ()
+    now: Listing,
+    wanted: Listing,
+    ignored: Collection[bytes] = (),
+    unheld: Collection[bytes] = (),
+    *,
+    has_git: bool = False,
 ) -> Comparison:
-    """Returns what makes the files of `now` those of `wanted`. Nothing at or below `ignored` and `unheld` changes."""
+    """Returns what makes the files of `now` those of `wanted`. Nothing at or below `ignored` and `unheld` changes, nor
+    in a `.git` unless `has_git`: that is for an empty directory alone."""
     kept = {*ignored, *unheld}
     holders = {above for path in kept for above in ancestors(path)}
-    changes, omitted, blocked = list[Change](), list[bytes](), list[bytes]()
+    changes, omitted, blocked, hidden = list[Change](), list[bytes](), list[bytes](), set[bytes]()
     for path in sorted({*now, *wanted}, key=in_order):
         before, after = now.get(path), wanted.get(path)
         if are_equal(before, after):
             continue
-        if is_protected(path) or path in kept or any(above in kept for above in ancestors(path)):
+        if top := protected(path, has_git=has_git):
+            if after is not None and top not in hidden:
+                hidden.add(top)
+                omitted.append(top)
+            continue
+        if path in kept or any(above in kept for above in ancestors(path)):
             if after is not None:
                 omitted.append(path)
             continue

@@ -11,6 +11,7 @@ from stateward._operations.steps import ThreadRef
 from stateward._sync.trees import Trees
 from stateward.models import At
 from stateward.restores import PathChange, Restored
+from stateward.workspaces import GitHead
 
 
 @ends_at_the_caller
@@ -77,13 +78,24 @@ class RestorePlan:
 
     @property
     def omitted(self) -> tuple[bytes, ...]:
-        """Paths of the version that are not written: something that is kept is there, or they belong to `.git`."""
+        """Paths of the version that are not written: something that is kept is there, or they are a `.git`, which
+        stands for all below it."""
         return self._planned.compared.omitted
 
     @property
     def blocked(self) -> tuple[bytes, ...]:
         """Directories that would have to give way to a file, and hold something that is kept. `apply` refuses then."""
         return self._planned.compared.blocked
+
+    @property
+    def git(self) -> GitHead | None:
+        """Where git was when the files of the version were read; None = there was no repository, or nobody noted it."""
+        return self._planned.git
+
+    @property
+    def git_now(self) -> GitHead | None:
+        """Where git is now. A restore leaves it there."""
+        return self._planned.git_now
 
     def apply(self, mode: Mode = "files") -> RestoreUndo:
         """Takes a snapshot of what is there, and then makes the changes, file by file.

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.session import Session
@@ -46,13 +46,16 @@ class Trees:
         """Returns what differs between the files of two versions, in the order of the paths. `base` None = no files."""
         return restoring.public_changes(*(self._session.run(trees.differences(self._ref, base, target))))
 
-    def fork_into(self, path: str | bytes | os.PathLike[Any], version: At | None = None) -> Restored:
+    def fork_into(
+        self, path: str | bytes | os.PathLike[Any], version: At | None = None, *, git: Literal["whole"] | None = None
+    ) -> Restored:
         """Writes the files of a version into a directory, which is made if it is missing, and must be empty.
 
-        Each file is brought to the disk. `.git`, and what is in it, is not written. Raises RestoreBlocked if the
+        Each file is brought to the disk. `.git`, and what is in it, is written only with `git="whole"`, and if the
+        version has it: hooks and settings that are in it are those of whoever saved it. Raises RestoreBlocked if the
         directory has something in it, and RestoreUnfinished if the disk is full or the daemon goes away.
         """
-        done = self._session.run(restoring.fork_into(self._ref, trees.raw_path(path), self._ref, version))
+        done = self._session.run(restoring.fork_into(self._ref, trees.raw_path(path), self._ref, version, git))
         return restoring.public_done(done)
 
     def usage(self) -> WorkspaceUsage:

@@ -25,6 +25,11 @@ class Names:
         """The files with rules of which a directory may have some. The first one counts most."""
         self._left_out, self._secrets = _pattern(rules.left_out), _pattern(rules.secrets)
         self._rules = rules
+        self._has_git = rules.git == "whole"
+
+    def is_whole(self, name: str) -> bool:
+        """Returns whether something with this name is kept, with all below it, whatever the rules say."""
+        return self._has_git and name == ".git"
 
     def reason(self, name: str) -> str:
         """Returns why a name is left out; "" = it is not."""

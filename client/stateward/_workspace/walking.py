@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from stateward._workspace.chunking import WHOLE_BYTES_MAX, cut
+from stateward._workspace.git import leads_out
 from stateward._workspace.ignoring import FILE_BYTES_MAX as RULES_BYTES_MAX
 from stateward._workspace.ignoring import RESERVED, Ignored, Names, read_rules
 from stateward._workspace.index import DIRECTORY, FACTS, FILE, LINK, PART, Index, Known
@@ -49,6 +50,8 @@ class Place:
     """What the index has of it."""
     made: Known | None = None
     """Set once its object is made, or is known not to have changed."""
+    is_whole: bool = False
+    """Whether no rule leaves out what is in it: it is `.git`, or lies below."""
 
 
 class Walk:
@@ -103,7 +106,8 @@ class Walk:
 
     def _list(self, at: int, place: Place, fd: int) -> None:
         place.known = self._index.places.get(place.path)
-        self._read_rules(place, fd)
+        if not place.is_whole:
+            self._read_rules(place, fd)
         prefix = place.path + b"/" if place.path else b""
         with os.scandir(fd) as found:
             for item in found:
@@ -113,9 +117,12 @@ class Walk:
                 is_directory = item.is_dir(follow_symlinks=False)
                 path = prefix + name
                 shown = path + b"/" if is_directory else path
-                reason = self._names.reason(item.name)
-                if not reason and place.ignored is not None:
+                is_whole = place.is_whole or self._names.is_whole(item.name)
+                reason = "" if is_whole else self._names.reason(item.name)
+                if not reason and place.ignored is not None and not is_whole:
                     reason = place.ignored.reason(shown)
+                if is_whole and not is_directory and not place.is_whole and leads_out(fd, name, place.depth):
+                    reason = "it leads to a repository elsewhere"
                 if not reason and len(name) > NAME_BYTES_MAX:
                     reason = f"its name has more than {NAME_BYTES_MAX} bytes"
                 if not reason and is_directory and place.depth == DEPTH_MAX:
@@ -126,7 +133,7 @@ class Walk:
                 self._take_count(path)
                 if is_directory:
                     place.inner[name] = len(self.places)
-                    self.places.append(Place(path, at, place.depth + 1, place.ignored))
+                    self.places.append(Place(path, at, place.depth + 1, place.ignored, is_whole=is_whole))
                     continue
                 try:
                     self._take(at, place, fd, name, item.stat(follow_symlinks=False))

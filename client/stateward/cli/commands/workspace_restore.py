@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -188,7 +189,10 @@ def restore(
             _say_done(done, 0, as_json=as_json)
             return
         with _working_in(directory):
-            undo = _plan(client, thread, directory, at, branch, other, rules).apply(mode)
+            found = _plan(client, thread, directory, at, branch, other, rules)
+            undo = found.apply(mode)
+        if not as_json:
+            _say_git(found)
         _say_done(undo.done, undo.version, as_json=as_json)
 
 
@@ -256,7 +260,9 @@ def _show_plan(found: RestorePlan, *, as_json: bool) -> None:
     }  # fmt: skip
     if as_json:
         facts = {name: list(map(_text, paths)) for name, paths in kept.items()}
-        print_json({"version": found.version, "changes": list(map(_change_as_json, found.changes)), **facts})
+        heads = {"git": found.git, "git_now": found.git_now}
+        known = {name: None if head is None else asdict(head) for name, head in heads.items()}
+        print_json({"version": found.version, "changes": list(map(_change_as_json, found.changes)), **facts, **known})
         return
     _say_changes(found.changes)
     said = {
@@ -270,6 +276,16 @@ def _show_plan(found: RestorePlan, *, as_json: bool) -> None:
             note(f"{len(paths) - SHOWN_MAX:,} more: {said[name]}")
     counts = {sign: sum(each.action == action for each in found.changes) for action, sign in SIGNS.items()}
     note(f"version {found.version}: {counts['+']:,} made, {counts['~']:,} replaced, {counts['-']:,} deleted")
+    _say_git(found)
+
+
+def _say_git(found: RestorePlan) -> None:
+    """Says where git was, and where it is if that is elsewhere."""
+    before, now = found.git, found.git_now
+    if before is not None:
+        is_there = now is not None and (now.branch, now.commit) == (before.branch, before.commit)
+        elsewhere = f"; it is on {now}" if now else "; no repository is there now"
+        note(f"git was on {before}" + ("" if is_there else elsewhere))
 
 
 def _say_changes(changes: tuple[PathChange, ...]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,6 +25,10 @@ def snapshot(
     force: Annotated[
         bool, typer.Option("--force", help="Also the home directory, /, and one with the daemon's data.")
     ] = False,
+    git: Annotated[
+        Literal["head", "status", "whole"],
+        typer.Option("--git", help="Note branch and commit; ask git for changes, too; or keep all of .git."),
+    ] = "head",
     max_files: Annotated[int, typer.Option("--max-files", min=1, metavar="N", help="Refuse more files.")] = 200_000,
     max_bytes: Annotated[str, typer.Option("--max-bytes", metavar="SIZE", help="Refuse more bytes.")] = "2 GiB",
     max_file_bytes: Annotated[
@@ -49,8 +53,9 @@ def snapshot(
 
     try:
         rules = Rules(
-            gitignore=gitignore, force=force, max_files=max_files, max_bytes=max_bytes, max_file_bytes=max_file_bytes
-        )
+            gitignore=gitignore, force=force, git=git, max_files=max_files, max_bytes=max_bytes,
+            max_file_bytes=max_file_bytes,
+        )  # fmt: skip
     except ValueError as error:
         raise CommandError(f"--{str(error).replace('_', '-')}") from None
     with connect(context, target, namespace) as client:
@@ -70,6 +75,7 @@ def snapshot(
             ("tree", taken.tree.digest.hex()),
             ("read", f"{counted(taken.read, 'file')}, {size(taken.read_bytes)}"),
             ("sent", f"{counted(taken.sent, 'object')}, {size(taken.sent_bytes)}"),
+            *([("git", str(taken.git))] if taken.git is not None else []),
         ]
     )
     _say_some("left out", [str(each) for each in taken.left_out])
@@ -117,6 +123,7 @@ def _as_json(taken: Snapshot) -> dict[str, Any]:
         "torn": [_shown(each) for each in taken.torn],
         "left_out": [{"path": _shown(each.path), "reason": each.reason} for each in taken.left_out],
         "collisions": [_shown(each) for each in taken.collisions],
+        "git": None if taken.git is None else asdict(taken.git),
     }
 
 
