@@ -82,7 +82,7 @@ class Source:
 
 
 @dataclass(eq=False)
-class _Sending:
+class Sending:
     """What one snapshot sends."""
 
     ref: ThreadRef
@@ -197,7 +197,7 @@ def snapshot(
     if time.monotonic() > source.believed_until:
         source.forget()
     root, git = yield Work(lambda: _opened(source))
-    sending = _Sending(ref, source)
+    sending = Sending(ref, source)
     try:
         walk = Walk(root, source.rules, (yield Work(source.load)), doubted)
         with freeze() if freeze is not None else nullcontext():
@@ -232,7 +232,7 @@ def snapshot(
 def send(ref: ThreadRef, source: Source, objects: Sequence[workspace_pb2.TreeObject]) -> Operation[None]:
     """Sends objects that would travel in the save of a snapshot."""
     if objects:
-        sending = _Sending(ref, source, list(objects), sum(len(each.data) for each in objects))
+        sending = Sending(ref, source, list(objects), sum(len(each.data) for each in objects))
         yield from sending.flush()
 
 
@@ -251,7 +251,7 @@ def _opened(source: Source) -> tuple[Root, GitHead | None]:
     return Root(source.root), head
 
 
-def _ask_unchanged(sending: _Sending, walk: Walk) -> Operation[None]:
+def _ask_unchanged(sending: Sending, walk: Walk) -> Operation[None]:
     """Asks whether the thread has the chunks of files that have not changed. Those that it lacks are read."""
     known = sending.source.chunks
     yield from sending.missing((), ())  # is the thread still the one that was heard?
@@ -263,7 +263,7 @@ def _ask_unchanged(sending: _Sending, walk: Walk) -> Operation[None]:
         yield Work(lambda: walk.read_again(missing))
 
 
-def _offer_unchanged(sending: _Sending, walk: Walk) -> Operation[None]:
+def _offer_unchanged(sending: Sending, walk: Walk) -> Operation[None]:
     """Sends the directories that have not changed, if the thread lacks them."""
     places = {
         place.made.digest: at

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from stateward._frames import ends_at_the_caller
 from stateward._io.blocking.session import Session
-from stateward._operations import restoring, snapshots, trees
+from stateward._operations import restoring, snapshots, tars, trees
 from stateward._operations.steps import ThreadRef
-from stateward.models import At, WorkspaceUsage
+from stateward.models import At, Tree, WorkspaceUsage
 from stateward.restores import PathChange, PathFacts, Restored
+from stateward.workspaces import Rules, Snapshot
 
 
 @ends_at_the_caller
@@ -57,6 +58,21 @@ class Trees:
         """
         done = self._session.run(restoring.fork_into(self._ref, trees.raw_path(path), self._ref, version, git))
         return restoring.public_done(done)
+
+    def export_tar(self, file: IO[bytes], version: At | None = None) -> Tree:
+        """Writes the files of a version as a tar into an open file, in a stream. Modes are 0644, or 0755 of what may be
+        executed; times are exact. Returns which tree it was."""
+        return self._session.run(tars.export_tar(self._ref, file, version))
+
+    def import_tar(self, file: IO[bytes], rules: Rules | None = None) -> Snapshot:
+        """Reads a tar, also a compressed one, from an open file, in a stream, and sends only what the thread does not
+        have: `thread.save(state, workspace=snapshot)` keeps it. Nothing is written to the disk.
+
+        `rules` None = everything is taken that a tree can have. Devices and FIFOs are in `left_out`, hard links become
+        files, and owners, times of directories and modes other than execution go. Raises WorkspaceRefused for a tar
+        that is damaged or cut off, for absolute names and `..`, and for more than the rules allow.
+        """
+        return self._session.run(tars.import_tar(self._ref, file, rules))
 
     def usage(self) -> WorkspaceUsage:
         """Returns what the files of all versions take in the daemon. Raises ThreadNotFound."""
