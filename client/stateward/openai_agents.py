@@ -1,9 +1,11 @@
-"""Sessions of the OpenAI Agents SDK in Stateward. Needs the extra `openai-agents`."""
+"""Sessions and sandboxes of the OpenAI Agents SDK in Stateward. Needs the extra `openai-agents`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from io import IOBase
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from stateward._answering import Answered, find_answers
 from stateward._async.client import AsyncClient
@@ -15,20 +17,30 @@ from stateward._settling import settle
 from stateward._telling import COMPLETED, RUNNING, YES_OR_NO, Told, call_of, waiting
 from stateward.changes import Append, Change, DeleteSlot, SetSlot, TrimLog
 from stateward.durations import Duration
-from stateward.errors import ThreadNotFound, UidMismatch, VersionMismatch
+from stateward.errors import (
+    InvalidField,
+    ThreadNotFound,
+    UidMismatch,
+    VersionMismatch,
+    VersionNotFound,
+    VersionPruned,
+)
 from stateward.options import Retention
 from stateward.signals import Signal
 from stateward.state import State
 from stateward.values import RawValue
+from stateward.workspaces import Rules
 
 if TYPE_CHECKING:
     from agents import Agent, RunState
     from agents.items import TResponseInputItem
     from agents.memory.session_settings import SessionSettings
 
-__all__ = ["StatewardSession"]
+__all__ = ["StatewardSession", "StatewardSnapshots"]
 
 LOG, RUN = "items", "run"
+SPOOLED_BYTES = 64 << 20
+"""A workspace that is downloaded is held in memory up to this size."""
 
 
 class StatewardSession(Connected):
@@ -196,3 +208,60 @@ def _status_after(items: Sequence[Any]) -> Told:
     if asked:
         return waiting((name, prompt, YES_OR_NO) for name, prompt in asked.items())
     return COMPLETED if not ended and items[-1].get("role") == "assistant" else RUNNING
+
+
+class StatewardSnapshots(Connected):
+    """Keeps the workspaces of the SDK's sandboxes: each snapshot is a version of the thread with the snapshot's id.
+
+    It is the client of the SDK's own `RemoteSnapshot`: bind it in `Dependencies` under the key that
+    `RemoteSnapshotSpec(client_dependency_key=…)` names. The tar of a workspace is unpacked into a tree in a stream, so
+    an upload sends only what changed. Of modes only execution is kept.
+
+    `rules` limits what is taken; None = everything, up to 200,000 files and 2 GiB. Further arguments are those of
+    `StatewardSession`.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: AsyncClient | None = None,
+        target: str | None = None,
+        namespace: str = "default",
+        rules: Rules | None = None,
+        ttl: Duration | None = None,
+        retention: Retention | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(client, target, namespace, options, ttl=ttl, retention=retention)
+        self._rules = rules
+
+    async def upload(self, snapshot_id: str, data: IOBase) -> None:
+        """Saves the workspace in a tar as the newest version. Raises WorkspaceRefused for a tar that is damaged."""
+        await settle(self._save(self._client.thread(name_for(snapshot_id)), data))
+
+    async def _save(self, thread: AsyncThread, data: Any) -> None:
+        taken = await thread.trees.import_tar(data, self._rules)
+        await thread.apply([], workspace=taken, create=self._made_with)
+
+    async def download(self, snapshot_id: str) -> IOBase:
+        """Returns the newest workspace as a tar. A large one lies in a temporary file that has no name."""
+        found = SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  the SDK closes it
+        try:
+            await self._client.thread(name_for(snapshot_id)).trees.export_tar(cast("IO[bytes]", found))
+            found.seek(0)
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    async def exists(self, snapshot_id: str) -> bool:
+        """Returns whether there is a workspace to be downloaded."""
+        try:
+            await self._client.thread(name_for(snapshot_id)).trees.list(depth=1)
+        except (ThreadNotFound, VersionNotFound, VersionPruned):
+            return False
+        except InvalidField as error:
+            if error.field != "version":
+                raise
+            return False
+        return True

@@ -108,6 +108,7 @@ TABLE: dict[str, Any] = {
     "service uninstall": NO_THREAD,
     "workspace ls": ONE_BY_NAME, "workspace cat": ONE_BY_NAME, "workspace diff": ONE_BY_NAME,
     "workspace plan": ONE_BY_NAME, "workspace restore": ONE_BY_NAME, "workspace undo": ONE_BY_NAME,
+    "workspace export": ONE_BY_NAME, "workspace import": ONE_BY_NAME,
 }  # fmt: skip
 
 

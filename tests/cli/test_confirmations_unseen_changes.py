@@ -350,7 +350,7 @@ LOOKING = {
     "failures", "waiting", "export", "archive status", "archive list", "archive verify", "doctor", "stats", "verify",
     "conformance", "demo", "completion", "status", "service print", "token list",
     "audit-log check", "audit-proof", "keys list", "workspace du",
-    "workspace ls", "workspace cat", "workspace diff", "workspace plan",
+    "workspace ls", "workspace cat", "workspace diff", "workspace plan", "workspace export",
 }  # fmt: skip
 """They change nothing that anybody else has written."""
 NOT_ASKING = {
@@ -380,6 +380,7 @@ NOT_ASKING = {
     "token revoke": "who revokes a token is in a hurry, and makes a new one as easily",
     "workspace restore": "keeps what was there as an undo, and stops at what changes meanwhile",
     "workspace undo": "as workspace restore",
+    "workspace import": "saves a version with the files of a tar; the old ones stay",
     "stop": "removes nothing; whoever has the daemon open starts it again",
     "service install": "writes one file that uninstall takes back; the data stay",
     "service uninstall": "takes back what install wrote; the data stay",

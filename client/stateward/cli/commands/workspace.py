@@ -6,6 +6,7 @@ import typer
 
 from stateward.cli.commands.workspace_restore import cat, diff, ls, plan, restore, undo
 from stateward.cli.commands.workspace_snapshot import snapshot, usage
+from stateward.cli.commands.workspace_tar import export_tar, import_tar
 from stateward.cli.options.catalog import CONTEXT
 
 workspace = typer.Typer(
@@ -36,3 +37,5 @@ workspace.command("diff", short_help="Show which files differ between two versio
 workspace.command("plan", short_help="Show what a restore would change.")(plan)
 workspace.command("restore", short_help="Bring a directory back to the files of a version.")(restore)
 workspace.command("undo", short_help="Undo the last restore of a directory.")(undo)
+workspace.command("export", short_help="Write the files of a version as a tar.")(export_tar)
+workspace.command("import", short_help="Save a version with the files of a tar.")(import_tar)
