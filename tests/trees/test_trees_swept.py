@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ from stateward_sidecar.storage.queue import Batch, Write
 from stateward_sidecar.store.clean import objectsweep
 from stateward_sidecar.store.clean.objectsweep import KEPT_S
 from stateward_sidecar.store.copies import exporting, fork
-from stateward_sidecar.store.kinds.objects import object_key, object_rows
+from stateward_sidecar.store.kinds.objects import find_again, object_key, object_rows
 from stateward_sidecar.store.thread.context import Limits
+from stateward_sidecar.store.thread.thread import rows
 from stateward_sidecar.store.trees.incoming import open_objects
 from stateward_sidecar.store.versions.save import SaveWrite
 
@@ -518,3 +520,34 @@ def test_a_pack_whose_commit_may_have_landed_stays(barn: Barn, monkeypatch: pyte
     assert barn.files() == 0
     barn.sweep_later(times=4)
     assert barn.files() > 0
+
+
+def test_rows_are_found_again_while_their_page_is_divided(barn: Barn) -> None:
+    """Small entries lie in the page into which the rows are put, and both are new in the transaction. However full the
+    page is, each entry is read as it is."""
+    barn.keep(make({b"a": b"one", b"b": b"two"}), inline=True)
+    barn.keep(make({b"c": b"three"}), inline=True)
+    before, wrong = objects_of(barn), list[str]()
+
+    def lose_and_find(fillers: int, txn: Any, batch: Batch) -> None:
+        draft = barn.store.threads.draft(txn, batch, NAMESPACE, "t")
+        assert draft is not None
+        keys = draft.identity.keys
+        for key, row in [(bytes(key), bytes(row)) for key, row in rows(txn, keys.all_of(b"J"))]:
+            txn.delete(key)
+            txn.put(key, row)  # as if the entry had just come from the archive
+        for key, _ in before:
+            txn.delete(key)
+        for _ in range(fillers):
+            txn.put(keys.object(os.urandom(16)), b"filler")
+        try:
+            find_again(txn, draft, {key for key, _ in before})
+        except StatewardError as error:
+            wrong.append(f"{fillers}: {error}")
+        wrong.extend(f"{fillers}: a row is missing" for key, _ in before if txn.get(key) is None)
+        raise InvalidField("fillers", "nothing of this is kept")
+
+    for fillers in (*range(40, 90), *range(40, 90), *range(40, 90)):
+        with pytest.raises(InvalidField, match="nothing of this"):
+            write(barn.store, partial(lose_and_find, fillers))
+    assert wrong == []

@@ -138,12 +138,15 @@ def find_again(txn: lmdb.Transaction, draft: ThreadDraft, gone: AbstractSet[byte
     """Puts rows that were removed if other entries on this disk have their objects: those that were written twice."""
     if all(txn.get(key) is not None for key in gone):
         return
-    identity = draft.identity
+    identity, found = draft.identity, list[tuple[int, Keyed]]()
     for sequence, record in blocks.entries(txn, identity.keys, 1):
         entry = unpack(record, sequence)
         if entry.header.kind == OBJECTS.number and sequence not in draft.pruned.objects and not entry.is_husk:
             opened = open_batch(identity, replay.open_metadata(identity, entry), _second(identity, entry))
-            put_rows(txn, identity, sequence, keys_of(identity, opened.placed))
+            if wanted := [each for each in keys_of(identity, opened.placed) if each[0] in gone]:
+                found.append((sequence, wanted))
+    for sequence, keyed in found:  # not before: a row that is put may move the entries that are still to be read
+        put_rows(txn, identity, sequence, keyed)
 
 
 def object_rows(txn: lmdb.Transaction, identity: Identity) -> Iterator[tuple[bytes, Place]]:
