@@ -12,7 +12,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BOUNDED: dict[str, dict[str, str]] = {
     "client/stateward/_io/target.py": {"resolve_target": "once, for what the environment names"},
     "client/stateward/_operations/migrating.py": {"bring_up": "once, with the whole state"},
-    "client/stateward/_workspace/tars.py": {"Unpacking._directory": "at most DEPTH_MAX names, which are checked before"},
+    "client/stateward/_workspace/tars.py": {"Unpacking._directory": "at most DEPTH_MAX names, checked before"},
     "client/stateward/cli/show/compare.py": dict.fromkeys(
         ("compare_values", "_compare_lists"), "compares deep values as a whole"
     ),
