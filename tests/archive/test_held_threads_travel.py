@@ -327,10 +327,14 @@ def test_two_clients_make_one_thread_on_two_machines(two: Pair) -> None:
             name = f"race-{number}"
             made = list(pool.map(make, keys, daemons, [name] * 4))
             assert sum(made) <= 1
+            if not any(made):
+                continue
+            winner = made.index(True)
+            assert said(two.client(daemons[winner]), keys[winner], name) == [keys[winner].hex()]
+            # Before the bucket has a version, the other machine may answer that there is none yet.
+            save(two.client(daemons[winner]), "archived", keys[winner], name, durability=Durability.ARCHIVED)
             for key, daemon, is_made in zip(keys, daemons, made, strict=True):
-                if is_made:
-                    assert said(two.client(daemon), key, name) == [key.hex()]
-                elif any(made):
+                if not is_made:
                     with pytest.raises(StatewardError):
                         said(two.client(daemon), key, name)
 
