@@ -42,6 +42,9 @@ class _Borrowed:
     def trouble(self, trouble: str) -> None:
         self._keeper.trouble = trouble
 
+    def ahead(self) -> None:
+        """The connection of `open` is the client's own."""
+
     def release(self) -> None:
         """Keeps the daemon: the client's own end releases it."""
 

@@ -19,6 +19,8 @@ from stateward.errors import ServerUnavailable, StatewardError, WrongTarget
 if TYPE_CHECKING:
     import grpc
 
+    from stateward._io.local import Socket
+
 # gRPC reads it when it is imported, also by others. Without it a forked worker that opens a channel hangs, and its
 # parent may crash.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")
@@ -40,6 +42,10 @@ class Keeping(Protocol):
 
     def away(self) -> None:
         """Notes that no daemon answered, and starts it again in the background. Does not wait."""
+
+    def ahead(self) -> Socket | None:
+        """Returns the connection by which `open` has seen the daemon, for the first caller; None = there is none. The
+        daemon may have gone since."""
 
     def release(self) -> None:
         """Lets the daemon end."""

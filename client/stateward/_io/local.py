@@ -11,9 +11,8 @@ import os
 import socket
 import weakref
 from binascii import b2a_base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 from struct import Struct
 from time import monotonic
 from typing import NamedTuple, Self, cast
@@ -26,7 +25,14 @@ from stateward._io.target import check_owner, check_uid
 from stateward._io.token import Metadata
 from stateward._operations.failures import error_from_status
 from stateward._version import VERSION
-from stateward.errors import DeadlineExceeded, FeatureUnavailable, ServerUnavailable, StateTooLarge, StatewardError
+from stateward.errors import (
+    DeadlineExceeded,
+    FeatureUnavailable,
+    ServerUnavailable,
+    StateTooLarge,
+    StatewardError,
+    WrongTarget,
+)
 from stateward.v1 import (
     admin_service_pb2,
     archive_service_pb2,
@@ -115,8 +121,9 @@ class Socket(socket.socket):
 
     greeting: Greeting
 
-    def __init__(self) -> None:
-        super().__init__(socket.AF_UNIX)
+    def __init__(self, number: int | None = None) -> None:
+        """`number`: the descriptor of a connection that is open."""
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM, 0, number)
         if self.gettimeout() is not None:  # by `socket.setdefaulttimeout`, which is for other sockets of the program
             self.settimeout(None)
         _sockets.add(self)
@@ -129,6 +136,16 @@ class Socket(socket.socket):
         except OSError as failure:
             what = f"no connection to the daemon can be opened: {failure.strerror}"
             raise ServerUnavailable(what, code="UNAVAILABLE") from None
+
+    def is_quiet(self) -> bool:
+        """Whether the daemon has neither sent something nor gone away."""
+        try:
+            self.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
 
     def __del__(self) -> None:
         if self.fileno() >= 0:  # else it was closed, or never made
@@ -164,11 +181,38 @@ def check_second(path: str) -> None:
     """Raises NoFrames if somebody else than the owner of gRPC's socket has made the one beside it: in a directory that
     all may write, anybody can."""
     try:
-        second, first = Path(path).stat(), Path(path.removesuffix(SUFFIX)).stat()
+        second, first = os.stat(path), os.stat(path.removesuffix(SUFFIX))  # noqa: PTH116  a Path takes longer
     except OSError:
         return  # connecting says why
     if second.st_uid != first.st_uid:
         raise NoFrames
+
+
+def connect_ahead(
+    target: str, is_right: Callable[[int], bool], environment: Mapping[str, str] = os.environ
+) -> Socket | None:
+    """Returns a connection to a daemon, which has been sent the HELLO, and whose greeting the first call reads. None =
+    the daemon speaks no frames to this program at once, or `is_right` refuses the pid of who listens. Waits for
+    nobody."""
+    may_be = target.startswith("unix://") and environment.get(VARIABLE, "") in {"", "frames"}
+    if not may_be or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    path = target.removeprefix("unix://") + SUFFIX
+    wire = Socket()
+    try:
+        check_second(path)
+        wire.setblocking(False)
+        wire.connect(path)
+        pid, uid, _ = _PEER.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        check_uid(uid, target)
+        if not is_right(pid):
+            raise NoFrames
+        wire.sendall(hello())
+        wire.setblocking(True)
+    except (OSError, NoFrames, WrongTarget):
+        wire.close()
+        return None
+    return wire
 
 
 def when_to_look_again(settings: Settings) -> float:
@@ -235,6 +279,7 @@ def late() -> DeadlineExceeded:
     return DeadlineExceeded("the daemon did not answer in time", code="DEADLINE_EXCEEDED")
 
 
+@cache
 def hello() -> bytes:
     """Returns the first frame of a client."""
     return frame(HELLO, 0, json.dumps({"versions": [_VERSION], "client": f"stateward-python {VERSION}"}).encode())

@@ -197,6 +197,7 @@ def _make_keeper(
         may_start=start,
         patience_s=seconds(START_S if connect_timeout is None else connect_timeout, "connect_timeout"),
         revive_s=seconds(options.get("retry_timeout", RETRY_S), "retry_timeout"),
+        has_credentials=options.get("credentials") is not None,
     )
 
 

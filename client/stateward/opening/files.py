@@ -43,8 +43,10 @@ def read_file(path: Path) -> bytes | None:
         descriptor = open_file(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(FILE_BYTES_MAX)
+    try:
+        return os.read(descriptor, FILE_BYTES_MAX)  # of a regular file: all of it, as far as the limit
+    finally:
+        os.close(descriptor)
 
 
 class FileLock:
@@ -75,7 +77,7 @@ class FileLock:
         descriptor = open_file(self._path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            is_same = os.fstat(descriptor).st_ino == self._path.stat().st_ino  # else somebody removed the file
+            is_same = os.fstat(descriptor).st_ino == os.stat(self._path).st_ino  # noqa: PTH116  else it was removed
         except (BlockingIOError, FileNotFoundError):
             is_same = False
         except OSError as error:  # a network file system without locks

@@ -10,16 +10,20 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from stateward._version import VERSION
 from stateward.errors import CannotStart, OtherVersion, ServerUnavailable
 from stateward.opening.files import FileLock
 from stateward.opening.launch import Died, InUse, launch
 from stateward.opening.places import Place, check_owner, prepare_data_dir
-from stateward.opening.record import DaemonRecord, find_live
+from stateward.opening.record import DaemonRecord, find_live, is_live, read_record
 from stateward.opening.settings import Asked, check_running
 from stateward.opening.stopping import stop_daemon
 from stateward.opening.users import users_lock
+
+if TYPE_CHECKING:
+    from stateward._io.local import Socket
 
 DEATHS_MAX = 3
 """How often a daemon may be killed while it starts, before `open` gives up."""
@@ -30,8 +34,9 @@ class Keeper:
     """Finds or starts the daemon of a data directory, and keeps it from ending while this process uses it."""
 
     def __init__(
-        self, place: Place, asked: Asked, *, idle_exit_s: float, may_start: bool, patience_s: float, revive_s: float
-    ) -> None:
+        self, place: Place, asked: Asked, *, idle_exit_s: float, may_start: bool, patience_s: float, revive_s: float,
+        has_credentials: bool = False,
+    ) -> None:  # fmt: skip
         self.place = place
         self.target = ""
         """Where the daemon listens."""
@@ -40,6 +45,8 @@ class Keeper:
         self._asked, self._idle_exit_s, self._may_start = asked, idle_exit_s, may_start
         self._patience_s, self._revive_s = patience_s, revive_s
         self._users = users_lock(place)
+        self._has_credentials = has_credentials
+        self._ahead: list[Socket] = []  # at most one; several threads may ask for it
         self._reviving = (0, False)  # the process, and whether its thread is at work
         self._has_given_up = False
         self._is_released = False
@@ -56,11 +63,12 @@ class Keeper:
         self._look_around()
         try:
             self._share(deadline)
-            record = find_live(self.place)
+            record = self._see()
             if record is None:
                 record = self._start(deadline)
             check_running(self.place, record, self._asked)
             if record.version != VERSION:
+                self._drop_ahead()  # the daemon may be stopped
                 record = self._meet_other_version(record, deadline)
         except OSError as error:  # too many open files, a disk that fails
             self.release()
@@ -85,6 +93,22 @@ class Keeper:
     def _share(self, deadline: float) -> None:
         if not self._users.is_held and not self._users.take(shared=True, deadline=deadline):
             raise CannotStart(f"the daemon of {self.place.data_dir} is ending, and has not ended in time")
+
+    def _see(self) -> DaemonRecord | None:
+        """Returns the daemon that works on the data directory; None if none is ready.
+
+        The connection that shows that it lives is kept for the client's first call. Raises CannotStart."""
+        from stateward._io.local import connect_ahead  # noqa: PLC0415  the commands' `--help` needs none of it
+
+        self._drop_ahead()  # of an opening before this one
+        record = read_record(self.place)
+        if record is None:
+            return None
+        ahead = None if self._has_credentials else connect_ahead(record.target, record.is_process)
+        if ahead is None:
+            return record if is_live(record) else None
+        self._ahead.append(ahead)
+        return record
 
     def _start(self, deadline: float) -> DaemonRecord:
         """Starts the daemon, or finds the one that another process starts."""
@@ -153,6 +177,17 @@ class Keeper:
         with suppress(CannotStart, OSError):  # the call fails by itself if the daemon is gone
             self._share(time.monotonic() + self._patience_s)
 
+    def ahead(self) -> Socket | None:
+        """Returns the connection by which the daemon was seen, for the first caller; None = there is none."""
+        try:
+            return self._ahead.pop()
+        except IndexError:
+            return None
+
+    def _drop_ahead(self) -> None:
+        if (ahead := self.ahead()) is not None:
+            ahead.close()
+
     def away(self) -> None:
         """Notes that no daemon answered. Starts it again, on a thread of its own; the call is retried meanwhile."""
         pid = os.getpid()
@@ -177,4 +212,5 @@ class Keeper:
     def release(self) -> None:
         """Lets the daemon end if nobody else uses it, and starts none for calls that nobody waits for any more."""
         self._is_released = True
+        self._drop_ahead()
         self._users.release()

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from stateward.errors import CannotStart
@@ -36,13 +36,17 @@ class Place:
     runtime_dir: Path | None
     """The user's runtime directory, for the socket of the default data directory; None = the directory has none."""
 
-    @property
+    @cached_property
     def daemon_file(self) -> Path:
         return self.data_dir / "daemon.json"
 
-    @property
+    @cached_property
     def settings_file(self) -> Path:
         return self.data_dir / "daemon.toml"
+
+    @cached_property
+    def users_file(self) -> Path:
+        return self.data_dir / "users.lock"
 
     @property
     def has_data(self) -> bool:
@@ -55,11 +59,23 @@ def find_place(data_dir: str | os.PathLike[str] | None, environment: Mapping[str
     $XDG_DATA_HOME/stateward. Makes nothing. Raises CannotStart if there is no home directory to look in."""
     bases = environment.get("XDG_DATA_HOME"), environment.get("XDG_CONFIG_HOME"), environment.get("XDG_STATE_HOME")
     data, config, state = _bases(bases, environment.get("HOME"), os.geteuid())
-    default = os.path.realpath(data)
     given = data_dir or environment.get("STATEWARD_DATA_DIR")
-    path = os.path.realpath(os.path.expanduser(given)) if given else default  # noqa: PTH111  a Path takes much longer
-    runtime_dir = _runtime_dir(environment) if path == default else None
-    return _place(path, config, state, runtime_dir, is_default=path == default)
+    path = os.path.realpath(os.path.expanduser(given) if given else data)  # noqa: PTH111  a Path takes much longer
+    is_default = not given or (_may_be_same(path, data) and path == os.path.realpath(data))
+    return _place(path, config, state, _runtime_dir(environment) if is_default else None, is_default=is_default)
+
+
+def _may_be_same(path: str, other: str) -> bool:
+    """Whether two paths may lead to one directory. Two system calls say no; following all links takes a dozen."""
+    return _identity(path) == _identity(other)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  the same
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 @lru_cache(maxsize=64)
@@ -71,20 +87,21 @@ def _place(path: str, config: str, state: str, runtime_dir: Path | None, *, is_d
 
 def prepare_data_dir(place: Place) -> None:
     """Makes the data directory, for this user only. Raises CannotStart if it cannot, or if it is another user's."""
-    try:
-        place.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotStart(
-            f"cannot make the data directory {place.data_dir}: {error.strerror}; give another data_dir, or set "
-            "STATEWARD_DATA_DIR"
-        ) from None
+    if not os.path.isdir(place.data_dir):  # noqa: PTH112  a Path takes longer
+        try:
+            place.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CannotStart(
+                f"cannot make the data directory {place.data_dir}: {error.strerror}; give another data_dir, or set "
+                "STATEWARD_DATA_DIR"
+            ) from None
     check_owner(place)
 
 
 def check_owner(place: Place) -> None:
     """Raises CannotStart if the data directory belongs to another user: a daemon's files would keep its own user
     out."""
-    owner = place.data_dir.stat().st_uid
+    owner = os.stat(place.data_dir).st_uid  # noqa: PTH116  the same
     if owner not in (os.geteuid(), 0):
         raise CannotStart(
             f"the data directory {place.data_dir} belongs to user {owner}, and this process runs as user "

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,10 @@ class DaemonRecord:
         """Whether a client of `open()` has started it, so that such a client may also stop it."""
         return self.idle_exit_s > 0
 
+    def is_process(self, pid: int) -> bool:
+        """Whether it is the process with this pid, which is 0 if the system does not tell it."""
+        return pid in (0, self.pid) or self.pid in _pids(pid)
+
     @property
     def is_older(self) -> bool:
         """Whether it has an older version than this client."""
@@ -57,16 +63,22 @@ def read_record(place: Place) -> DaemonRecord | None:
     if content is None:
         return None
     try:
-        found: dict[str, Any] = json.loads(content)
-        here = place.data_dir.stat()
-        if found["directory"] != f"{here.st_dev}:{here.st_ino}":
-            return None
-        return DaemonRecord(
-            pid=int(found["pid"]), start_time=str(found["start_time"]), target=str(found["target"]),
-            version=str(found["version"]), idle_exit_s=float(found["idle_exit_s"]), archive=str(found["archive"]),
-        )  # fmt: skip
+        directory, record = _parse(content)
+        here = os.stat(place.data_dir)  # noqa: PTH116  a Path takes longer
     except (ValueError, KeyError, TypeError, OSError):
         return None
+    return record if directory == f"{here.st_dev}:{here.st_ino}" else None
+
+
+@lru_cache(maxsize=16)
+def _parse(content: bytes) -> tuple[str, DaemonRecord]:
+    """Returns the directory that a `daemon.json` was written for, as its device and inode, and the rest. Raises
+    ValueError, KeyError and TypeError."""
+    found: dict[str, Any] = json.loads(content)
+    return found["directory"], DaemonRecord(
+        pid=int(found["pid"]), start_time=str(found["start_time"]), target=str(found["target"]),
+        version=str(found["version"]), idle_exit_s=float(found["idle_exit_s"]), archive=str(found["archive"]),
+    )  # fmt: skip
 
 
 def is_live(record: DaemonRecord) -> bool:
@@ -74,7 +86,7 @@ def is_live(record: DaemonRecord) -> bool:
     if not record.target.startswith("unix://"):
         return _answers_port(record.target)
     found = dial(Path(record.target.removeprefix("unix://")))
-    return found is not None and (found in (0, record.pid) or record.pid in _pids(found))
+    return found is not None and record.is_process(found)
 
 
 def dial(path: Path) -> int | None:

@@ -6,12 +6,10 @@ from stateward.errors import CannotStart
 from stateward.opening.files import FileLock
 from stateward.opening.places import Place
 
-USERS_FILE = "users.lock"
-
 
 def users_lock(place: Place) -> FileLock:
     """Returns the lock that each client holds shared."""
-    return FileLock(place.data_dir / USERS_FILE)
+    return FileLock(place.users_file)
 
 
 def has_users(place: Place) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Self
 
@@ -16,6 +17,7 @@ from stateward._io.channel import Settings
 from stateward._io.local import (
     HEAD_BYTES,
     LARGE_BYTES,
+    NoFrames,
     Shape,
     Socket,
     check_listener,
@@ -58,7 +60,10 @@ class Pipe:
     @classmethod
     async def dial(cls, path: str, settings: Settings, timeout_s: float) -> Self:
         """Opens a connection and greets the daemon. Raises NoFrames, and the error of a daemon that is away."""
-        wire, until_s = Socket.made(), monotonic() + timeout_s
+        until_s = monotonic() + timeout_s
+        if (ahead := await cls._taken_over(settings, until_s)) is not None:
+            return ahead
+        wire = Socket.made()
         wire.setblocking(False)
         try:
             check_second(path)
@@ -72,7 +77,7 @@ class Pipe:
                     await asyncio.sleep(_BUSY_S)
             check_listener(wire, settings)
             pipe = cls(wire)
-            await pipe._greet(until_s)
+            await pipe._greet(until_s, hello())
             note_frames(settings)
         except OSError as failure:
             wire.close()
@@ -82,10 +87,28 @@ class Pipe:
             raise
         return pipe
 
-    async def _greet(self, until_s: float) -> None:
+    @classmethod
+    async def _taken_over(cls, settings: Settings, until_s: float) -> Self | None:
+        """Returns the connection that `open` has made; None = there is none, or its daemon has gone since."""
+        wire = None if settings.keeper is None else settings.keeper.ahead()
+        if wire is None or wire.fileno() < 0:  # a forked child has closed its copy
+            return None
+        wire.setblocking(False)
+        pipe = cls(wire)
+        with suppress(OSError, NoFrames):
+            await pipe._greet(until_s, b"")
+            if wire.is_quiet():
+                note_frames(settings)
+                return pipe
+        pipe.close()
+        return None
+
+    async def _greet(self, until_s: float, said: bytes) -> None:
+        """Waits for the greeting. `said`: what is said first; empty = the HELLO was sent."""
         self._greeted = self._loop.create_future()
         self.read_on()
-        self.write(hello())
+        if said:
+            self.write(said)
         try:
             async with asyncio.timeout(max(until_s - monotonic(), 0.0)):
                 self._wire.greeting = read_greeting(*await self._greeted)

@@ -64,16 +64,6 @@ class _Wire(Socket):
             self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, given)
             self.limit_s = seconds
 
-    def is_quiet(self) -> bool:
-        """Whether the daemon has neither sent something nor gone away."""
-        try:
-            self.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True
-        except OSError:
-            pass
-        return False
-
     def receive(self) -> tuple[int, bytes | bytearray]:
         """Returns kind and body of the next frame, behind which nothing has come. Raises OSError."""
         data = self.recv(_READ_BYTES)
@@ -164,6 +154,8 @@ class LocalWire:
             if wire.is_quiet():
                 return wire
             wire.close()
+        if (ahead := _taken_over(self._settings, timeout_s)) is not None:
+            return ahead
         wire = _Wire.made()
         _greet(wire, self._path, self._settings, timeout_s)
         return wire
@@ -174,6 +166,27 @@ class LocalWire:
         with suppress(IndexError):
             while True:
                 self._free.pop().close()
+
+
+def _taken_over(settings: Settings, timeout_s: float) -> _Wire | None:
+    """Returns the connection that `open` has made; None = there is none, or its daemon has gone since."""
+    ahead = None if settings.keeper is None else settings.keeper.ahead()
+    if ahead is None or (number := ahead.detach()) < 0:  # a forked child has closed its copy
+        return None
+    wire = _Wire(number)
+    try:
+        wire.limit(timeout_s + LATE_S)
+        wire.greeting = read_greeting(*wire.receive())
+        if wire.is_quiet():
+            note_frames(settings)
+            return wire
+    except _LATE:
+        wire.close()
+        raise late() from None
+    except (OSError, NoFrames):
+        pass
+    wire.close()
+    return None
 
 
 def _greet(wire: _Wire, path: str, settings: Settings, timeout_s: float) -> None:
