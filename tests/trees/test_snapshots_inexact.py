@@ -17,6 +17,7 @@ from tests.trees.yard import grown
 
 from stateward import AsyncClient, Client, Rules
 from stateward._workspace import chunking, index, walking
+from stateward.changes import SetSlot
 from stateward.errors import InvalidField
 
 
@@ -179,20 +180,34 @@ def test_a_thread_that_was_made_anew_gets_everything(daemon, yard, tmp_path):
         assert in_thread(yard, saved.version) == on_disk(root)
 
 
-def test_a_lost_object_is_sent_again(daemon, tmp_path, yard):
+def save_in_writer(thread, taken):
+    with thread.writer() as writer:
+        return writer.save(thread.hydrate(), workspace=taken)
+
+
+SAVES = {
+    "save": lambda thread, taken: thread.save(thread.hydrate(), workspace=taken),
+    "apply": lambda thread, taken: thread.apply([SetSlot("a", 1)], workspace=taken),
+    "writer": save_in_writer,
+}
+
+
+@pytest.mark.parametrize("how", SAVES)
+def test_a_lost_object_is_sent_again(daemon, tmp_path, yard, how):
     """A save whose thread lacks an object fails, changes nothing, and the next snapshot asks for everything."""
     root = lay(tmp_path / "app", grown(3, 40))
     with opened(daemon.target) as thread:
-        workspace, state = thread.workspace(root, EVERYTHING), thread.hydrate()
+        thread.set_slot("s", 1)
+        workspace = thread.workspace(root, EVERYTHING)
         taken = workspace.snapshot()
         object.__setattr__(taken, "objects", ())
         workspace._source.chunks.update({b"x" * 32})
         with pytest.raises(InvalidField) as found:
-            thread.save(state, workspace=taken)
+            SAVES[how](thread, taken)
         assert "workspace" in found.value.field
         assert workspace._source.chunks == set()
-        assert state.version == 0
-        saved = thread.save(state, workspace=workspace.snapshot())
+        assert thread.hydrate().version == 1
+        saved = SAVES[how](thread, workspace.snapshot())
         assert in_thread(yard, saved.version) == on_disk(root)
 
 

@@ -13,6 +13,7 @@ from stateward._operations.saving import (
     bare_request,
     begin_merge,
     merge,
+    note_lost_objects,
     read_checkpoint,
     require_durable,
     store_values,
@@ -20,7 +21,7 @@ from stateward._operations.saving import (
 from stateward._operations.steps import Call, Operation, ThreadRef
 from stateward.arguments import instance, several
 from stateward.changes import Change, edit_to_proto
-from stateward.errors import EditConflict
+from stateward.errors import EditConflict, InvalidField
 from stateward.models import Checkpoint
 from stateward.v1 import checkpoint_service_pb2 as checkpoints
 from stateward.v1 import diff_pb2, state_pb2
@@ -47,6 +48,9 @@ def apply(
         if error.edit is not None:
             error.metadata["edit"] = str(places[error.edit])
         raise
+    except InvalidField as error:
+        note_lost_objects(error, [options])
+        raise
 
 
 def apply_all(prepared: Sequence[PreparedEdits]) -> Operation[list[Checkpoint]]:
@@ -55,9 +59,13 @@ def apply_all(prepared: Sequence[PreparedEdits]) -> Operation[list[Checkpoint]]:
     for each in prepared:
         request, _ = yield from _request(each.ref, each.changes, each.parent, each.options)
         requests.append(request)
-    if len(requests) == 1:
-        return [(yield from merge(prepared[0].ref, requests[0]))]
-    answer: checkpoints.BatchSaveResponse = yield Call("BatchSave", checkpoints.BatchSaveRequest(saves=requests))
+    try:
+        if len(requests) == 1:
+            return [(yield from merge(prepared[0].ref, requests[0]))]
+        answer: checkpoints.BatchSaveResponse = yield Call("BatchSave", checkpoints.BatchSaveRequest(saves=requests))
+    except InvalidField as error:
+        note_lost_objects(error, [each.options for each in prepared])
+        raise
     made = list(map(read_checkpoint, requests, answer.saves))
     require_durable(requests, made)
     return made

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stateward._operations.failures import error_from_status
+from stateward._operations.saving import SaveOptions
 from stateward._operations.steps import Operation, Pause
 from stateward._operations.streams import END as END  # noqa: PLC0414  the answer of Take
 from stateward._state.unsaved import Unsaved
@@ -65,6 +66,8 @@ class Frame:
     error: StatewardError | None = None
     late: NotArchivedYet | None = None
     is_done: bool = False
+    options: SaveOptions = field(default_factory=SaveOptions)
+    """What the caller said of the save."""
 
     def result(self) -> Checkpoint:
         """Returns the saved version. Raises the error that refused it, or NotArchivedYet."""

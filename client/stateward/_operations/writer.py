@@ -33,7 +33,7 @@ from stateward._operations.retry import Retry, never
 from stateward._operations.saving import PreparedSave, SaveOptions
 from stateward._operations.steps import Call, Operation, Pause, ThreadRef, new_request_id, thread_error
 from stateward._operations.tracing import trace_parent
-from stateward.errors import LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
+from stateward.errors import InvalidField, LeaseHeld, NotArchivedYet, NotOwner, ServerUnavailable, StatewardError
 from stateward.models import Checkpoint
 from stateward.options import options_to_proto
 from stateward.state import State
@@ -186,7 +186,7 @@ class Writing:
             self.check()
         request, unsaved = yield from self._prepare(prepared)
         self._number += 1
-        frame = Frame(self._number, request, state, request.ByteSize(), traceparent=trace_parent())
+        frame = Frame(self._number, request, state, request.ByteSize(), traceparent=trace_parent(), options=options)
         if is_early:
             answer = checkpoints.SaveResponse(
                 version=self._next_version(state), parent_version=state.version, receipt=Receipt(digest=NO_DIGEST)
@@ -328,6 +328,8 @@ class Writing:
         if frame.is_done:
             return
         frame.error, frame.is_done = error, True
+        if isinstance(error, InvalidField):
+            saving.note_lost_objects(error, [frame.options])
         if frame.unsaved is not None:
             frame.state.saving = False
         if isinstance(error, LeaseHeld):
