@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import grpc
 from tests.conformance.raw_coordinating import Coordinating
+from tests.conformance.raw_trees import Trees
 from tests.conformance.raw_values import canonical, text
 from tests.conformance.raw_writer import Writer
 from tests.messages import to_write
@@ -40,6 +41,7 @@ from stateward.v1 import (
     state_pb2,
     thread_service_pb2,
     thread_service_pb2_grpc,
+    workspace_service_pb2_grpc,
     writer_service_pb2_grpc,
 )
 
@@ -57,8 +59,8 @@ def page_code() -> SimpleNamespace:
     return SimpleNamespace(**names)
 
 
-class RawClient(Coordinating):
-    """Runs the procedures: these, and those of Coordinating."""
+class RawClient(Trees, Coordinating):
+    """Runs the procedures: these, and those of Trees and Coordinating."""
 
     deadline_s = DEADLINE_S
     patience_s = 10.0
@@ -81,6 +83,7 @@ class RawClient(Coordinating):
         self.effects = effect_service_pb2_grpc.EffectServiceStub(self.channel)
         self.signals = signal_service_pb2_grpc.SignalServiceStub(self.channel)
         self.records_of = record_service_pb2_grpc.RecordServiceStub(self.channel)
+        self.workspaces = workspace_service_pb2_grpc.WorkspaceServiceStub(self.channel)
         self.holder = lease_pb2.Holder(name="conformance", incarnation=uuid.uuid4().hex)
 
     def run(self, scenario: str) -> None:

@@ -6,7 +6,7 @@ Each wrong client is the right one with one mistake. The scenario that is about 
 from __future__ import annotations
 
 import pytest
-from tests.conformance import wrong_coordination, wrong_states, wrong_streams  # noqa: F401  they register in WRONG
+from tests.conformance import wrong_coordination, wrong_states, wrong_streams, wrong_trees  # noqa: F401  they register in WRONG
 from tests.conformance.raw_client import RawClient
 from tests.conformance.wrong import LATE, PATIENCES, WRONG, play, plays
 

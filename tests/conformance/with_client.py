@@ -6,16 +6,28 @@ stateward conformance -- python -m tests.conformance.with_client
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from stateward import Client, Status, Text
-from stateward.changes import SpliceSlot
+from stateward import Client, Rules, Status, Text
+from stateward.changes import SetSlot, SpliceSlot
 from stateward.conformance.canonical import digest_of
-from stateward.errors import DeadlineExceeded, RecordConflict, StatewardError, VersionMismatch
+from stateward.errors import (
+    Corrupt,
+    DeadlineExceeded,
+    InvalidField,
+    RecordConflict,
+    RestoreUnfinished,
+    StatewardError,
+    VersionMismatch,
+)
 from stateward.v1 import state_pb2
 
 DEADLINE_S = 2.0
@@ -24,6 +36,7 @@ BLOB = (bytes(range(251)) * 10_000)[:2_500_000]
 DELTA = 9007199254740993
 TERM_S, WORK_S = 1.0, 2.0
 POLL_S = 0.02
+TIME_NS = 1_700_000_000_123_456_789
 
 
 def seen(state: Any) -> Text:
@@ -152,6 +165,85 @@ def records(thread: Any) -> None:
     keys = [record.key for record in thread.records.list("users/", values=False)]
     found = thread.records.get_many(keys)
     thread.set_slot("seen", Text(",".join(f"{key}={found[key].value}" for key in keys if key in found)))
+
+
+def write_tree(thread: Any) -> None:
+    write_files(thread, lay_small_files)
+
+
+def write_large(thread: Any) -> None:
+    data = b"".join(hashlib.sha256(b"%d" % number).digest() for number in range(93_750))
+    write_files(thread, lambda root: lay(root, {b"large": data}))
+
+
+def write_many(thread: Any) -> None:
+    write_files(thread, lambda root: lay(root, {b"%d" % number: b"%d" % number for number in range(33_000)}))
+
+
+def lay_small_files(root: Path) -> None:
+    for name in ("a/empty", "n"):
+        (root / name).mkdir(parents=True)
+    (root / "a/link").symlink_to("../B")
+    files = {b"B": b"", b"a/run.sh": b"#!/bin/sh\n", b"a.txt": b"text", b"old": b"old", b"\xff": b"raw"}
+    files |= {b"n/%d" % number: b"%d" % number for number in range(9)}
+    lay(root, files | {name.encode(): name.encode() for name in ("\uff5e", "\U0001f600")})
+    (root / "a/run.sh").chmod(0o755)
+    for name, time_ns in (("old", -1_000_000_001), ("a/link", TIME_NS)):
+        os.utime(root / name, ns=(0, time_ns), follow_symlinks=False)
+
+
+def lay(root: Path, files: dict[bytes, bytes]) -> None:
+    for name, data in files.items():
+        path = root / os.fsdecode(name)
+        path.write_bytes(data)
+        os.utime(path, ns=(TIME_NS, TIME_NS))
+
+
+def write_files(thread: Any, lay_files: Callable[[Path], None]) -> None:
+    """Keeps the files of a directory in a version."""
+    with TemporaryDirectory() as place:
+        lay_files(Path(place))
+        workspace = thread.workspace(place, Rules(left_out=(), secrets=()))
+        while True:
+            shot = workspace.snapshot()
+            try:
+                return thread.apply([SetSlot("seen", Text(shot.tree.digest.hex()))], workspace=shot)
+            except InvalidField as error:
+                if error.field != "workspace":
+                    raise
+
+
+def read_tree(thread: Any) -> None:
+    with TemporaryDirectory() as place:
+        try:
+            thread.trees.fork_into(f"{place}/files")
+        except (Corrupt, RestoreUnfinished) as error:
+            if not isinstance(error.__cause__ or error, Corrupt):
+                raise
+            thread.set_slot("error", Text("CORRUPT"))
+        else:
+            form = b"".join(b"%d:%b" % (len(field), field) for field in tree_form(os.fsencode(f"{place}/files")))
+            thread.set_slot("seen", Text(hashlib.sha256(form).hexdigest()))
+
+
+def tree_form(top: bytes) -> Iterator[bytes]:
+    """The fields of the form of a tree."""
+    below = [place + b"/" + name for place, *names in os.walk(top) for name in names[0] + names[1]]
+    for path in sorted(below, key=lambda path: path.split(b"/")):
+        facts = os.lstat(path)
+        is_directory, is_link = stat.S_ISDIR(facts.st_mode), stat.S_ISLNK(facts.st_mode)
+        yield path[len(top) + 1 :]
+        yield b"directory" if is_directory else b"symlink" if is_link else b"file"
+        yield b"%d" % (not is_directory and not is_link and bool(facts.st_mode & stat.S_IXUSR))
+        yield b"%d" % (0 if is_directory else facts.st_mtime_ns)
+        shown = Path(os.fsdecode(path))
+        yield b"" if is_directory else os.fsencode(shown.readlink()) if is_link else shown.read_bytes()
+
+
+def diff_trees(thread: Any) -> None:
+    signs = {"make": "+", "replace": "~", "delete": "-"}
+    changes = thread.trees.diff(1, 2)
+    thread.set_slot("seen", Text(",".join(signs[each.action] + each.path.decode() for each in changes)))
 
 
 def run(target: str | None, scenario: str) -> None:

@@ -21,9 +21,10 @@ _COMPARED: dict[str, frozenset[str]] = {
     "HydrateRequest": frozenset(
         {"thread", "branch", "version", "projection", "page_token", "known_version", "known_digest"}
     ),
-    "SaveRequest": frozenset(
-        {"thread", "options", "branch", "parent", "overwrite", "state", "diff", "on_mismatch", "guard", "ack_signals"}
-    ),
+    "SaveRequest": frozenset({
+        "thread", "options", "branch", "parent", "overwrite", "state", "diff", "on_mismatch", "guard", "ack_signals",
+        "workspace",
+    }),
     "AcquireLeaseRequest": frozenset({"thread", "options", "term", "take_over"}),
     "BeginEffectRequest": frozenset({"thread", "options", "anchor", "key", "retry_failed"}),
     "CompleteEffectRequest": frozenset({"thread", "options", "anchor", "key", "claim_token", "state", "value"}),
@@ -35,6 +36,8 @@ _COMPARED: dict[str, frozenset[str]] = {
     "OpenWriter": frozenset({"thread", "options", "branch"}),
     "ReadBlobRequest": frozenset({"thread", "blob"}),
     "StatBlobRequest": frozenset({"thread", "sha256"}),
+    "ReadTreeRequest": frozenset({"thread", "branch", "version", "tree", "path", "depth", "page_token"}),
+    "DiffTreesRequest": frozenset({"thread", "branch", "base", "target", "base_tree", "target_tree"}),
     "WriteOptions": frozenset({"expected_version", "expected_digest", "lease_token"}),
     "Receipt": frozenset({"uid", "sequence", "digest"}),  # the daemon looks at nothing else
 }

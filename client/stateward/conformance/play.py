@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 from google.protobuf.message import Message
 
+from stateward.conformance import objects
 from stateward.conformance.compare import FRAME_HINTS, difference
+from stateward.conformance.objects import Objects, WrongCall
 from stateward.conformance.scenarios import THREAD
 from stateward.conformance.v1.scenario_pb2 import Scenario, Turn, WriterFrame
 from stateward.v1.blob_service_pb2 import ReadBlobRequest
@@ -23,6 +25,7 @@ _NEED_NO_ID = frozenset({"CompleteEffectRequest", "ReleaseLeaseRequest"})
 # A client's clock may run a little faster than ours.
 PAUSE_SHARE = 0.9
 _DIGEST = re.compile("[0-9a-f]{64}")
+_STREAMS = frozenset({"Watch", "Write", "WriteBlob", "ReadBlob", "WriteObjects", "ReadObjects", "DiffTrees"})
 
 
 class ScenarioFailed(Exception):
@@ -38,8 +41,11 @@ class Play:
         """What the client did wrong first; "" = nothing yet."""
         self.is_touched = False
         """Whether the client made a call."""
+        self.objects = Objects()
+        """What the thread has of trees."""
         self._turns = list(scenario.turns)
         self._next = 0
+        self._is_repeating = False  # the next turn takes any number of calls, and has taken one
         self._open_streams = 0
         self._earliest = 0.0
         self._called = 0.0
@@ -52,7 +58,7 @@ class Play:
     @property
     def is_done(self) -> bool:
         """Whether the client has made every call that must come."""
-        rest = self._turns[self._next :]
+        rest = self._turns[self._next + self._is_repeating :]
         return not self.failure and not self._open_streams and all(turn.optional for turn in rest)
 
     def wait(self, timeout_s: float) -> bool:
@@ -62,7 +68,8 @@ class Play:
 
     def missing(self) -> str:
         """Returns the call that is expected next, for people."""
-        turn = next((turn for turn in self._turns[self._next :] if not turn.optional), None)
+        left = self._turns[self._next + self._is_repeating :]
+        turn = next((turn for turn in left if not turn.optional), None)
         if turn is None:
             return "the end of a stream" if self._open_streams else "nothing more"
         return f"{_method_of(turn)} (call {self._turns.index(turn) + 1} of {len(self._turns)})"
@@ -87,19 +94,23 @@ class Play:
                 if not problem:
                     self._begin(at, turn, method, request)
                     return turn
-                if not turn.optional:
+                if not turn.optional and not (self._is_repeating and at == self._next):
                     problem = f"call {at + 1}, {_method_of(turn)}: {problem}"
                     break
                 at += 1
             raise self.fail(problem)
 
     def _begin(self, at: int, turn: Turn, method: str, request: Message) -> None:
-        self._next = at + 1
+        is_first = not (self._is_repeating and at == self._next)
+        self._is_repeating = turn.HasField("objects")
+        if self._is_repeating and is_first:
+            self.objects.begin(turn.objects)
+        self._next = at + (not self._is_repeating)
         self._last[method] = request
         self._called = self._clock()
         if request_id := _request_id_of(request):
             self._request_ids.add(request_id)
-        if method in ("Watch", "Write", "WriteBlob", "ReadBlob"):
+        if method in _STREAMS:
             self._open_streams += 1
         delay = turn.failure.retry_delay.ToTimedelta().total_seconds() if turn.HasField("failure") else 0.0
         self._earliest = self._clock() + delay * PAUSE_SHARE if delay else 0.0
@@ -114,7 +125,7 @@ class Play:
     def _check(self, turn: Turn, method: str, request: Message) -> str:
         """Returns what is wrong with a call; "" = nothing."""
         kind = turn.WhichOneof("call") or ""
-        if _method_of(turn) != method:
+        if method not in (objects.METHODS if kind == "objects" else (_method_of(turn),)):
             return f"the client called {method}"
         if turn.again and self._earliest > self._clock():
             return "the client called again earlier than RetryInfo asks for"
@@ -124,12 +135,17 @@ class Play:
         before = self._last.get(method)
         if isinstance(request, OpenWriter):
             return difference(turn.write.open, request) or self._check_open(turn, request, before)
-        if kind == "write_blob":
-            return ""  # its messages are checked as they come
+        if kind in ("write_blob", "objects"):
+            return ""  # their messages are checked as they come
         expected = getattr(turn, kind)
         problem = difference(*_named(expected.request, request) if kind == "read_blob" else (expected, request))
         if problem:
             return (_explain(expected, request) if isinstance(request, SaveRequest) else "") or problem
+        if isinstance(request, SaveRequest):
+            try:
+                self.objects.check_save(request)
+            except WrongCall as wrong:
+                return str(wrong)
         if turn.again:
             return "" if request == before else "the request is not the same as the one before"
         if getattr(expected, "page_token", "") and before is not None and _paged(before) != _paged(request):
@@ -199,7 +215,8 @@ def _explain(expected: SaveRequest, seen: SaveRequest) -> str:
     ]
     if len(found) < 2 or found[0] == found[1] or not all(_DIGEST.fullmatch(each) for each in found):
         return ""
-    return f"the state that the client has is not the right one: its digest is {found[1]}, not {found[0]}"
+    what = "tree that the client made" if expected.HasField("workspace") else "state that the client has"
+    return f"the {what} is not the right one: its digest is {found[1]}, not {found[0]}"
 
 
 def _request_id_of(request: Message) -> str:
@@ -228,4 +245,6 @@ def _named(*requests: Message) -> list[Message]:
 
 def _method_of(turn: Turn) -> str:
     """Returns the name of a turn's method, such as WriteBlob."""
+    if turn.HasField("objects"):
+        return ", ".join(objects.METHODS)
     return "".join(word.title() for word in (turn.WhichOneof("call") or "").split("_"))

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from stateward.conformance import streams
+from stateward.conformance import streams, trees
 from stateward.conformance.failing import fail, refuse
 from stateward.conformance.play import Play, ScenarioFailed
 from stateward.conformance.relay import Relay
@@ -30,11 +30,12 @@ from stateward.v1 import (
     record_service_pb2,
     signal_service_pb2,
     thread_service_pb2,
+    workspace_service_pb2,
     writer_service_pb2,
 )
 from stateward.v1.checkpoint_pb2 import DURABILITY_COMMITTED, WORK_STATUS_RUNNING, Checkpoint
 
-FEATURES = ("blobs", "effects", "leases", "records", "signals", "writer")
+FEATURES = ("blobs", "effects", "leases", "records", "signals", "workspaces", "writer")
 LOCKS = "locks/"
 """Before the thread of a scenario: the thread behind its lock."""
 WORKERS = 64
@@ -46,16 +47,18 @@ END_S = 0.2
 _FILES = (
     admin_service_pb2, archive_service_pb2, backup_service_pb2, blob_service_pb2, checkpoint_service_pb2,
     effect_service_pb2, lease_service_pb2, record_service_pb2, signal_service_pb2, thread_service_pb2,
-    writer_service_pb2,
+    workspace_service_pb2, writer_service_pb2,
 )  # fmt: skip
 _ANSWERS = (
     "page", "saved", "written", "stat", "acquired", "renewed", "released", "begun", "completed", "durable", "sent",
-    "got", "put", "listed",
+    "got", "put", "listed", "tree_page",
 )  # fmt: skip
 _STREAMS: dict[str, Callable[..., Iterator[bytes]]] = {
     "Watch": streams.watch,
     "Write": streams.write,
     "ReadBlob": streams.read_blob,
+    "ReadObjects": trees.read_objects,
+    "DiffTrees": trees.differences,
 }
 
 
@@ -121,6 +124,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             play = self._find(request, context)
             try:
                 turn = play.take(method.name, request)
+                if turn.HasField("objects"):
+                    return trees.find_missing(play, request, context)
                 if turn.silence:
                     _keep_silent(play, context)
             except ScenarioFailed as failed:
@@ -144,6 +149,9 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             refuse(context, "the client wrote a blob without a first message")
         play = self._find(first.begin, context)
         try:
+            if isinstance(first, workspace_service_pb2.WriteObjectsRequest):
+                cut = partial(self._relay.cut, context.peer())
+                return trees.write_objects(play, first, messages, context, cut)
             turn = streams.take_blob(play, first, messages)
         except ScenarioFailed as failed:
             refuse(context, str(failed))

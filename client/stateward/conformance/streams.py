@@ -32,7 +32,7 @@ TAKEN_S = 0.3
 Cut = Callable[[bytes], None]
 
 
-def _cut_before(cut: Cut, message: bytes) -> bytes:
+def cut_before(cut: Cut, message: bytes) -> bytes:
     """Returns the message, in the middle of which the connection is cut."""
     time.sleep(TAKEN_S)
     cut(message)
@@ -46,14 +46,15 @@ def watch(play: Play, request: WatchRequest, _: object, context: grpc.ServicerCo
         data = message.SerializeToString() + turn.unknown_fields
         if at == len(turn.events):  # the client may end the stream as soon as it has this message
             play.end_stream()
-            data = _cut_before(cut, data) if turn.cut else data
+            data = cut_before(cut, data) if turn.cut else data
         yield data
     if turn.HasField("failure"):
         fail(context, turn.failure)
-    _stay_open(play, context)
+    stay_open(play, context)
 
 
-def _stay_open(play: Play, context: grpc.ServicerContext) -> None:
+def stay_open(play: Play, context: grpc.ServicerContext) -> None:
+    """Waits until the client ends the stream, or the scenario is over."""
     ended = threading.Event()
     if not context.add_callback(ended.set):
         return
@@ -73,8 +74,8 @@ def write(
     for answer in _answer_frames(play, turn.write, messages):
         if turn.cut and answer.saved.frame and answer.saved.save == turn.write.frames[-1].answer.saved.save:
             play.end_stream()
-            yield _cut_before(cut, answer.SerializeToString())
-            _stay_open(play, context)
+            yield cut_before(cut, answer.SerializeToString())
+            stay_open(play, context)
             return
         yield answer.SerializeToString()
     if turn.HasField("failure"):
@@ -140,8 +141,8 @@ def read_blob(
     play.end_stream()
     if turn.cut:
         piece = ReadBlobResponse(offset=stop, data=content[stop : stop + PIECE_BYTES])
-        yield _cut_before(cut, piece.SerializeToString())
-        _stay_open(play, context)
+        yield cut_before(cut, piece.SerializeToString())
+        stay_open(play, context)
         return
     if turn.HasField("failure"):
         fail(context, turn.failure)

@@ -9,6 +9,8 @@ from stateward.v1 import record_service_pb2 as _record_service_pb2
 from stateward.v1 import signal_service_pb2 as _signal_service_pb2
 from stateward.v1 import state_pb2 as _state_pb2
 from stateward.v1 import thread_service_pb2 as _thread_service_pb2
+from stateward.v1 import workspace_pb2 as _workspace_pb2
+from stateward.v1 import workspace_service_pb2 as _workspace_service_pb2
 from stateward.v1 import writer_service_pb2 as _writer_service_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -29,7 +31,7 @@ class Scenario(_message.Message):
     def __init__(self, proves: _Optional[str] = ..., state: _Optional[_Union[_state_pb2.State, _Mapping]] = ..., turns: _Optional[_Iterable[_Union[Turn, _Mapping]]] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("hydrate", "save", "watch", "write", "write_blob", "read_blob", "stat_blob", "acquire_lease", "renew_lease", "release_lease", "begin_effect", "complete_effect", "wait_durable", "send_signal", "get_records", "put_records", "list_records", "again", "optional", "page", "saved", "events", "written", "stat", "acquired", "renewed", "released", "begun", "completed", "durable", "sent", "got", "put", "listed", "failure", "silence", "unknown_fields", "cut", "within")
+    __slots__ = ("hydrate", "save", "watch", "write", "write_blob", "read_blob", "stat_blob", "acquire_lease", "renew_lease", "release_lease", "begin_effect", "complete_effect", "wait_durable", "send_signal", "get_records", "put_records", "list_records", "objects", "read_tree", "diff_trees", "again", "optional", "page", "saved", "events", "written", "stat", "acquired", "renewed", "released", "begun", "completed", "durable", "sent", "got", "put", "listed", "tree_page", "differences", "failure", "silence", "unknown_fields", "cut", "within")
     HYDRATE_FIELD_NUMBER: _ClassVar[int]
     SAVE_FIELD_NUMBER: _ClassVar[int]
     WATCH_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +49,9 @@ class Turn(_message.Message):
     GET_RECORDS_FIELD_NUMBER: _ClassVar[int]
     PUT_RECORDS_FIELD_NUMBER: _ClassVar[int]
     LIST_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    READ_TREE_FIELD_NUMBER: _ClassVar[int]
+    DIFF_TREES_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
     OPTIONAL_FIELD_NUMBER: _ClassVar[int]
     PAGE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +69,8 @@ class Turn(_message.Message):
     GOT_FIELD_NUMBER: _ClassVar[int]
     PUT_FIELD_NUMBER: _ClassVar[int]
     LISTED_FIELD_NUMBER: _ClassVar[int]
+    TREE_PAGE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     SILENCE_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELDS_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +93,9 @@ class Turn(_message.Message):
     get_records: _record_service_pb2.GetRecordsRequest
     put_records: _record_service_pb2.PutRecordsRequest
     list_records: _record_service_pb2.ListRecordsRequest
+    objects: ObjectCalls
+    read_tree: _workspace_service_pb2.ReadTreeRequest
+    diff_trees: _workspace_service_pb2.DiffTreesRequest
     again: bool
     optional: bool
     page: _checkpoint_service_pb2.HydrateResponse
@@ -103,12 +113,14 @@ class Turn(_message.Message):
     got: _record_service_pb2.GetRecordsResponse
     put: _record_service_pb2.PutRecordsResponse
     listed: _record_service_pb2.ListRecordsResponse
+    tree_page: _workspace_service_pb2.ReadTreeResponse
+    differences: _containers.RepeatedCompositeFieldContainer[_workspace_service_pb2.DiffTreesResponse]
     failure: Failure
     silence: bool
     unknown_fields: bytes
     cut: bool
     within: _duration_pb2.Duration
-    def __init__(self, hydrate: _Optional[_Union[_checkpoint_service_pb2.HydrateRequest, _Mapping]] = ..., save: _Optional[_Union[_checkpoint_service_pb2.SaveRequest, _Mapping]] = ..., watch: _Optional[_Union[_thread_service_pb2.WatchRequest, _Mapping]] = ..., write: _Optional[_Union[WriterStream, _Mapping]] = ..., write_blob: _Optional[_Union[BlobUpload, _Mapping]] = ..., read_blob: _Optional[_Union[BlobDownload, _Mapping]] = ..., stat_blob: _Optional[_Union[_blob_service_pb2.StatBlobRequest, _Mapping]] = ..., acquire_lease: _Optional[_Union[_lease_service_pb2.AcquireLeaseRequest, _Mapping]] = ..., renew_lease: _Optional[_Union[_lease_service_pb2.RenewLeaseRequest, _Mapping]] = ..., release_lease: _Optional[_Union[_lease_service_pb2.ReleaseLeaseRequest, _Mapping]] = ..., begin_effect: _Optional[_Union[_effect_service_pb2.BeginEffectRequest, _Mapping]] = ..., complete_effect: _Optional[_Union[_effect_service_pb2.CompleteEffectRequest, _Mapping]] = ..., wait_durable: _Optional[_Union[_thread_service_pb2.WaitDurableRequest, _Mapping]] = ..., send_signal: _Optional[_Union[_signal_service_pb2.SendSignalRequest, _Mapping]] = ..., get_records: _Optional[_Union[_record_service_pb2.GetRecordsRequest, _Mapping]] = ..., put_records: _Optional[_Union[_record_service_pb2.PutRecordsRequest, _Mapping]] = ..., list_records: _Optional[_Union[_record_service_pb2.ListRecordsRequest, _Mapping]] = ..., again: bool = ..., optional: bool = ..., page: _Optional[_Union[_checkpoint_service_pb2.HydrateResponse, _Mapping]] = ..., saved: _Optional[_Union[_checkpoint_service_pb2.SaveResponse, _Mapping]] = ..., events: _Optional[_Iterable[_Union[_thread_service_pb2.WatchResponse, _Mapping]]] = ..., written: _Optional[_Union[_blob_service_pb2.WriteBlobResponse, _Mapping]] = ..., stat: _Optional[_Union[_blob_service_pb2.StatBlobResponse, _Mapping]] = ..., acquired: _Optional[_Union[_lease_service_pb2.AcquireLeaseResponse, _Mapping]] = ..., renewed: _Optional[_Union[_lease_service_pb2.RenewLeaseResponse, _Mapping]] = ..., released: _Optional[_Union[_lease_service_pb2.ReleaseLeaseResponse, _Mapping]] = ..., begun: _Optional[_Union[_effect_service_pb2.BeginEffectResponse, _Mapping]] = ..., completed: _Optional[_Union[_effect_service_pb2.CompleteEffectResponse, _Mapping]] = ..., durable: _Optional[_Union[_thread_service_pb2.WaitDurableResponse, _Mapping]] = ..., sent: _Optional[_Union[_signal_service_pb2.SendSignalResponse, _Mapping]] = ..., got: _Optional[_Union[_record_service_pb2.GetRecordsResponse, _Mapping]] = ..., put: _Optional[_Union[_record_service_pb2.PutRecordsResponse, _Mapping]] = ..., listed: _Optional[_Union[_record_service_pb2.ListRecordsResponse, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., silence: bool = ..., unknown_fields: _Optional[bytes] = ..., cut: bool = ..., within: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, hydrate: _Optional[_Union[_checkpoint_service_pb2.HydrateRequest, _Mapping]] = ..., save: _Optional[_Union[_checkpoint_service_pb2.SaveRequest, _Mapping]] = ..., watch: _Optional[_Union[_thread_service_pb2.WatchRequest, _Mapping]] = ..., write: _Optional[_Union[WriterStream, _Mapping]] = ..., write_blob: _Optional[_Union[BlobUpload, _Mapping]] = ..., read_blob: _Optional[_Union[BlobDownload, _Mapping]] = ..., stat_blob: _Optional[_Union[_blob_service_pb2.StatBlobRequest, _Mapping]] = ..., acquire_lease: _Optional[_Union[_lease_service_pb2.AcquireLeaseRequest, _Mapping]] = ..., renew_lease: _Optional[_Union[_lease_service_pb2.RenewLeaseRequest, _Mapping]] = ..., release_lease: _Optional[_Union[_lease_service_pb2.ReleaseLeaseRequest, _Mapping]] = ..., begin_effect: _Optional[_Union[_effect_service_pb2.BeginEffectRequest, _Mapping]] = ..., complete_effect: _Optional[_Union[_effect_service_pb2.CompleteEffectRequest, _Mapping]] = ..., wait_durable: _Optional[_Union[_thread_service_pb2.WaitDurableRequest, _Mapping]] = ..., send_signal: _Optional[_Union[_signal_service_pb2.SendSignalRequest, _Mapping]] = ..., get_records: _Optional[_Union[_record_service_pb2.GetRecordsRequest, _Mapping]] = ..., put_records: _Optional[_Union[_record_service_pb2.PutRecordsRequest, _Mapping]] = ..., list_records: _Optional[_Union[_record_service_pb2.ListRecordsRequest, _Mapping]] = ..., objects: _Optional[_Union[ObjectCalls, _Mapping]] = ..., read_tree: _Optional[_Union[_workspace_service_pb2.ReadTreeRequest, _Mapping]] = ..., diff_trees: _Optional[_Union[_workspace_service_pb2.DiffTreesRequest, _Mapping]] = ..., again: bool = ..., optional: bool = ..., page: _Optional[_Union[_checkpoint_service_pb2.HydrateResponse, _Mapping]] = ..., saved: _Optional[_Union[_checkpoint_service_pb2.SaveResponse, _Mapping]] = ..., events: _Optional[_Iterable[_Union[_thread_service_pb2.WatchResponse, _Mapping]]] = ..., written: _Optional[_Union[_blob_service_pb2.WriteBlobResponse, _Mapping]] = ..., stat: _Optional[_Union[_blob_service_pb2.StatBlobResponse, _Mapping]] = ..., acquired: _Optional[_Union[_lease_service_pb2.AcquireLeaseResponse, _Mapping]] = ..., renewed: _Optional[_Union[_lease_service_pb2.RenewLeaseResponse, _Mapping]] = ..., released: _Optional[_Union[_lease_service_pb2.ReleaseLeaseResponse, _Mapping]] = ..., begun: _Optional[_Union[_effect_service_pb2.BeginEffectResponse, _Mapping]] = ..., completed: _Optional[_Union[_effect_service_pb2.CompleteEffectResponse, _Mapping]] = ..., durable: _Optional[_Union[_thread_service_pb2.WaitDurableResponse, _Mapping]] = ..., sent: _Optional[_Union[_signal_service_pb2.SendSignalResponse, _Mapping]] = ..., got: _Optional[_Union[_record_service_pb2.GetRecordsResponse, _Mapping]] = ..., put: _Optional[_Union[_record_service_pb2.PutRecordsResponse, _Mapping]] = ..., listed: _Optional[_Union[_record_service_pb2.ListRecordsResponse, _Mapping]] = ..., tree_page: _Optional[_Union[_workspace_service_pb2.ReadTreeResponse, _Mapping]] = ..., differences: _Optional[_Iterable[_Union[_workspace_service_pb2.DiffTreesResponse, _Mapping]]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., silence: bool = ..., unknown_fields: _Optional[bytes] = ..., cut: bool = ..., within: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Failure(_message.Message):
     __slots__ = ("code", "reason", "domain", "metadata", "retry_delay", "unknown_detail")
@@ -174,3 +186,13 @@ class BlobDownload(_message.Message):
     media_type: str
     broken_at: int
     def __init__(self, request: _Optional[_Union[_blob_service_pb2.ReadBlobRequest, _Mapping]] = ..., content: _Optional[bytes] = ..., media_type: _Optional[str] = ..., broken_at: _Optional[int] = ...) -> None: ...
+
+class ObjectCalls(_message.Message):
+    __slots__ = ("held", "is_new", "broken_after_bytes")
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_AFTER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedCompositeFieldContainer[_workspace_pb2.TreeObject]
+    is_new: bool
+    broken_after_bytes: int
+    def __init__(self, held: _Optional[_Iterable[_Union[_workspace_pb2.TreeObject, _Mapping]]] = ..., is_new: bool = ..., broken_after_bytes: _Optional[int] = ...) -> None: ...
