@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 
 import grpc
 import pytest
 from google.protobuf import symbol_database, text_format
+from tests.conformance.raw_client import page_code
 from tests.service.test_error_table import make
 
+from stateward._workspace.chunking import cut
 from stateward.testing import Daemon, run_daemon
 from stateward.v1 import (
     call_service_pb2_grpc,
@@ -20,6 +24,7 @@ from stateward.v1 import (
     lease_service_pb2_grpc,
     record_service_pb2_grpc,
     signal_service_pb2_grpc,
+    workspace_pb2,
     writer_service_pb2_grpc,
 )
 from stateward_sidecar.errors import QuotaExceeded
@@ -85,3 +90,32 @@ def test_its_details_are_those_that_are_sent(repository: Path, page: str) -> Non
     assert sent.pop("ErrorInfo") == set(CODES)
     told.pop("ErrorInfo")
     assert told == sent
+
+
+def test_its_directory_object_is_one() -> None:
+    """The bytes and the digest of the example are those that its words and its code make."""
+    text, time_ns, run = PAGE.read_text(), 1_700_000_000_123_456_789, b"#!/bin/sh\n"
+    entries = [
+        workspace_pb2.TreeEntry(
+            name=b"run.sh", kind=workspace_pb2.TREE_ENTRY_KIND_FILE, executable=True, size_bytes=len(run),
+            mtime_ns=time_ns, digest=sha256(run).digest(),
+        ),
+        workspace_pb2.TreeEntry(name=b"B", kind=workspace_pb2.TREE_ENTRY_KIND_FILE, mtime_ns=time_ns),
+        workspace_pb2.TreeEntry(
+            name=b"link", kind=workspace_pb2.TREE_ENTRY_KIND_SYMLINK, target=b"../B", mtime_ns=time_ns
+        ),
+    ]  # fmt: skip
+    digest, data = page_code().name_directory(entries)
+    (shown,) = re.findall(r"```text\n([0-9a-f\n]+)```", text)
+    assert data.hex() == shown.replace("\n", "")
+    assert f"an object of these {len(data)} bytes" in text
+    assert f"`{digest.hex()}`" in text
+
+
+def test_its_cuts_are_those_of_its_code_and_of_the_client() -> None:
+    """The chunks of the example are those that the code of the page finds, and the library of the client."""
+    data = b"".join(sha256(b"%d" % number).digest() for number in range(93_750))
+    sizes = [len(chunk) for chunk in page_code().cut(data)]
+    (shown,) = re.findall(r"chunks of ([0-9, and]+) bytes\.", " ".join(PAGE.read_text().split()))
+    assert list(map(int, re.findall(r"\d+", shown))) == sizes
+    assert [len(chunk) for chunk in cut(BytesIO(data))] == sizes

@@ -73,6 +73,8 @@ ELSEWHERE = [
               "tests/conformance/raw_client.py"),
     Elsewhere("docs/protocol.md", "text", "4:slot1:n0", "bytes, which are compared",
               "tests/conformance/test_conformance_python_client.py"),
+    Elsewhere("docs/protocol.md", "text", "0a0e0a01", "bytes, which are compared",
+              "tests/conformance/test_protocol_untrue_page.py"),
     Elsewhere("docs/frameworks.md", "ts", "", "needs Node and npm's packages",
               "packages/langgraph-js/tests/readme.test.ts"),
     Elsewhere("packages/langgraph-js/README.md", "js", "", "needs Node and npm's packages",
