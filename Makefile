@@ -156,7 +156,7 @@ azurite: ## Install Azure's emulator into build/azurite, for tests of object sto
 fake-gcs: ## Build a server of Google Cloud Storage into build/fake-gcs, for tests of object storage (needs Go)
 	@GOBIN=$(CURDIR)/build/fake-gcs GOFLAGS=-p=1 go install github.com/fsouza/fake-gcs-server@v1.56.1
 
-bench-peers: .venv/ready-bench ## Install PostgreSQL, Redis and etcd for the bench from Debian's packages
+bench-peers: .venv/ready-bench ## Install PostgreSQL, Redis, etcd, restic and borg for the bench from Debian's packages
 	@$(PY) -m tests.bench.install_peers
 
 clean: ## Remove the environment, caches and builds

@@ -2,7 +2,9 @@
 
 payload.py       the messages: recorded where there are any, else generated
 field.py         who takes part, and why the others do not
-peers/           one file per contender: what a step and a read are for it
+peers/           one file per contender: what a step and a read are for it; `keepers.py` the programs that keep files
+files.py         a directory of files that changes as an agent's does
+agent.py         a process that keeps such a directory
 servers.py       throw-away PostgreSQL, Redis and etcd
 neighbours.py    callers that take much of a daemon
 processes.py     CPU and memory of a server

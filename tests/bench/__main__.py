@@ -1,6 +1,6 @@
 """Measures Stateward beside a bare gRPC echo, SQLite, PostgreSQL, Redis, etcd and LangGraph's savers, in one run.
 
-    python -m tests.bench [--section NAME …] [--rounds N] [--quick] [--no-peers] [--json FILE] [--svg FILE]
+    python -m tests.bench [--section NAME …] [--rounds N] [--quick | --long] [--no-peers] [--json FILE] [--svg FILE]
 
 Every round makes one call of each contender in turn, so that a noisy machine hits all; ratios travel, times do not.
 Everybody syncs to the disk before the answer. What is not installed is named and left out,
@@ -45,6 +45,7 @@ from tests.bench.sections import (
     tls,
     watched,
     wire,
+    workspace,
     writer,
 )
 
@@ -71,6 +72,7 @@ SECTIONS: dict[str, Measure] = {
     "neighbour": neighbour.measure,
     "saver": saver.measure,
     "graph": graph.measure,
+    "workspace": workspace.measure,
 }
 
 
@@ -86,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, measure in SECTIONS.items():
             if name in (options.section or SECTIONS):
                 try:
-                    for section in measure(field, payload, Effort(options.rounds, options.quick)):
+                    for section in measure(field, payload, Effort(options.rounds, options.quick, options.long)):
                         report.sections.append(section)
                         print_section(section)
                 except Exception as error:  # noqa: BLE001  the other sections can still be measured
@@ -114,10 +116,13 @@ def read_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--section", action="append", choices=SECTIONS, metavar="NAME", help=f"only this one: {', '.join(SECTIONS)}")
     add("--rounds", type=int, metavar="N", help="calls of each kind, a third at 1 MB (default: 400; with --quick 20)")
     add("--quick", action="store_true", help="few rounds, short runs: for trying out; aims then say little")
+    add("--long", action="store_true", help="also what takes many minutes: a directory of 100,000 files, 200 versions")
     add("--no-peers", action="store_true", help="only the echo and Stateward")
     add("--json", type=Path, metavar="FILE", help="write everything there as JSON")
     add("--svg", type=Path, metavar="FILE", help="write the picture there")
     options = parser.parse_args(arguments)
+    if options.quick and options.long:
+        parser.error("--quick and --long exclude each other")
     if options.rounds is None:
         options.rounds = 20 if options.quick else 400
     if options.rounds < 2:

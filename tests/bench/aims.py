@@ -5,7 +5,21 @@ from __future__ import annotations
 from tests.bench.payload import SIZES
 from tests.bench.peers.stateward import CLIENT, ECHO, ECHO_BOTH_WAYS, STUB
 from tests.bench.report import Aim, Report, Row
-from tests.bench.sections import access, archive, graph, lists, logs, opening, saver, tls, waits, watched, wire, writer
+from tests.bench.sections import (
+    access,
+    archive,
+    graph,
+    lists,
+    logs,
+    opening,
+    saver,
+    tls,
+    waits,
+    watched,
+    wire,
+    workspace,
+    writer,
+)  # fmt: skip
 from tests.bench.sections import disk as disks
 from tests.bench.wires import name_of
 
@@ -39,6 +53,7 @@ def judge(report: Report) -> list[Aim]:
         *_saver(report),
         *_graph(report),
         *_logs(report),
+        *_workspace(report),
         Aim("sent by a writer, x saves one after the other", 2.0, sent, "x", True),
         Aim("acknowledged saves missing after kills, power loss", 0, None, note="make soak tells"),
     ]
@@ -197,6 +212,52 @@ def _logs(report: Report) -> list[Aim]:
         Aim("the same, 10 versions kept, x message bytes", 0.35, section.find(logs.LARGE, logs.PRUNED, "x_new")),
         Aim("memory for a long log", 64, None if grown is None else grown / (1 << 20), "MiB"),
     ]
+
+
+def _workspace(report: Report) -> list[Aim]:
+    """Files of a directory, as ratios to git, which syncs nothing, and to restic."""
+    section, ours, aims = report.section("workspace"), workspace.OURS, list[Aim]()
+    cases = list(dict.fromkeys(row.case for row in section.rows)) or [workspace.USUAL.case]
+    for case in cases:
+
+        def ratio(figure: str, peer: str, case: str = case) -> float | None:
+            return _ratio(section.find(ours, case, figure), section.find(peer, case, figure))
+
+        unchanged, memory = section.find(ours, case, "unchanged_ms"), report.section("workspace memory")
+        aims += [
+            Aim(f"{case}: first snapshot, x git", 1.5, ratio("first_s", "git")),
+            Aim(f"{case}: first snapshot, x restic", 2.0, ratio("first_s", "restic")),
+            Aim(f"{case}: nothing changed, x git", 4.0, ratio("unchanged_ms", "git")),
+            Aim(f"{case}: nothing changed, x restic", 0.5, ratio("unchanged_ms", "restic")),
+            Aim(f"{case}: 10 files changed, x nothing", 1.2, _ratio(section.find(ours, case, "changed_ms"), unchanged)),
+            Aim(f"{case}: restore, x git", 2.0, ratio("restore_s", "git")),
+            Aim(f"{case}: client's memory", 100, _mib(memory.find(ours, case, "client_grown_bytes")), "MiB"),
+            Aim(f"{case}: daemon's memory", 64, _mib(memory.find(ours, case, "daemon_grown_bytes")), "MiB"),
+        ]
+    saves, beside = (report.section(f"workspace {name}") for name in ("saves", "neighbour"))
+    versions, requests = (report.section(f"workspace {name}") for name in ("versions", "requests"))
+    large, with_tree, without = cases[0], f"{STUB}, with", f"{STUB}, without"
+    more = _difference(saves.find(with_tree, large, "stored_bytes"), saves.find(without, large, "stored_bytes"))
+    disk, git = versions.find(ours, "", "disk_bytes"), versions.find("git after gc", "", "disk_bytes")
+    step, plain = (requests.find(f"{STUB}, {name}", "", "requests") for name in (workspace.STEP, workspace.AS_LARGE))
+    neighbour = beside.find(f"{STUB}, {workspace.BESIDE}", large, "x_alone")
+    return [
+        *aims,
+        Aim("save(workspace=unchanged), x save", 1.05, saves.find(with_tree, large, "x_without")),
+        Aim("save(workspace=unchanged), bytes more", 64, more, "B"),
+        Aim("versions on disk, x restic", 1.0, _ratio(disk, versions.find("restic", "", "disk_bytes"))),
+        Aim("versions on disk, x git after gc", 2.0, _ratio(disk, git)),
+        Aim("bucket requests of a step, x a save as large", 1.0, _ratio(step, plain)),
+        Aim("neighbour's p99 beside snapshots, x alone", 1.5, neighbour),
+    ]
+
+
+def _mib(value: float | None) -> float | None:
+    return _ratio(value, 1 << 20)
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return one - other if one is not None and other is not None else None
 
 
 def _faster(report: Report, section: str, saver: str, case: str) -> Aim:

@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.bench.servers import PeerAbsent, find_postgres
 
 PACKAGES = {"PostgreSQL": "postgresql", "Redis": "redis-server", "etcd": "etcd-server"}
+PACKAGES |= {"git": "git", "restic": "restic", "borg": "borgbackup"}
 SERVICES = {"PostgreSQL": "postgresql", "Redis": "redis-server", "etcd": "etcd"}
 POLICY = Path("/usr/sbin/policy-rc.d")
 
@@ -40,7 +41,7 @@ def main() -> None:
         run("apt-get", "update", "-qq")
         failed = [name for name in missing if not install(PACKAGES[name])]
     for name in missing:
-        if name not in failed and shutil.which("systemctl"):
+        if name not in failed and name in SERVICES and shutil.which("systemctl"):
             run("systemctl", "disable", "--quiet", SERVICES[name])
         print(f"{name}: {'no such package here, left out' if name in failed else 'installed, not started'}")
     sys.exit(len(failed) == len(missing))
@@ -52,7 +53,7 @@ def is_installed(name: str) -> bool:
         with suppress(PeerAbsent):
             return find_postgres().exists()
         return False
-    return shutil.which({"Redis": "redis-server", "etcd": "etcd"}[name]) is not None
+    return shutil.which({"Redis": "redis-server"}.get(name, name)) is not None
 
 
 def install(package: str) -> bool:

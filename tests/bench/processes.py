@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 HAS_PROC = Path("/proc/self/stat").exists()
 
@@ -23,6 +26,39 @@ def anonymous_bytes(pid: int) -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+class Peak:
+    """Looks at a process again and again, from the beginning of a block to its end."""
+
+    EVERY_S = 0.01
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._before = self._most = 0
+
+    @property
+    def grown_bytes(self) -> int:
+        """How much more memory that is no file it had than before, at most."""
+        return self._most - self._before
+
+    def __enter__(self) -> Self:
+        self._before = self._most = anonymous_bytes(self._pid)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        with suppress(FileNotFoundError):  # it ended, and the block has an error that says so
+            self._most = max(self._most, anonymous_bytes(self._pid))
+
+    def _look(self) -> None:
+        with suppress(FileNotFoundError):
+            while not self._is_over.wait(self.EVERY_S):
+                self._most = max(self._most, anonymous_bytes(self._pid))
 
 
 def cpu_s(pid: int) -> float:

@@ -201,6 +201,6 @@ def print_aims(aims: list[Aim]) -> None:
 def _with_unit(value: float, unit: str) -> str:
     if unit == "%":
         return f"{value * 100:.0f} %"
-    if unit in {"MB", "µs"}:
+    if unit in {"MB", "MiB", "µs", "B"}:
         return f"{value:.0f} {unit}"
     return f"{value:.2f}{' ' + unit if unit else ''}"
