@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import io
 import operator
 import re
+import tarfile
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -44,6 +46,15 @@ from stateward.errors import StatewardError
 from stateward.v1.state_pb2 import Value
 
 WRONG = (3.5, object())
+
+
+def empty_tar() -> io.BytesIO:
+    file = io.BytesIO()
+    tarfile.open(fileobj=file, mode="w").close()
+    file.seek(0)
+    return file
+
+
 GOOD: dict[str, Callable[[], Any]] = {
     "Effects.wrap.key": lambda: lambda: "x",
     "a": lambda: 0,
@@ -52,6 +63,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "delta": lambda: 1,
     "edits": list,
     "effects": list,
+    "file": empty_tar,
     "fn": lambda: lambda *_: None,
     "initial": lambda: 0,
     "keys": lambda: ["x"],
@@ -119,7 +131,7 @@ VALUES: dict[str, Callable[[], Any]] = {
 HOLDERS = {
     "Branch", "Checkpoint", "DrainResult", "Event", "Happened", "HistoryEntry", "Json5", "Lease", "LogEntry", "MsgPack",
     "Number", "PathChange", "PathFacts", "PreparedSave", "RawValue", "RecordPrefix", "RecordsWritten", "Restored",
-    "RiskyStep", "SaveOptions", "ServerInfo",
+    "RiskyStep", "SaveOptions", "ServerInfo", "GitHead",
     "LeftOut", "SignalOptions", "Snapshot", "Stats", "Tag", "Text", "ThreadInfo", "Tree", "Wake", "WorkspaceUsage",
 }  # fmt: skip
 """Kinds that keep what they are given as it is, and check it later if at all, or that the client makes."""

@@ -133,7 +133,7 @@ def test_every_option_is_sent():
         "guard": SimpleNamespace(thread="g", token=8),
         "on_mismatch": "fork",
         "fork_branch": "f",
-        "workspace": Snapshot(Tree(b"d" * 32, 1, 2), 1, 2, 1, 2, (), (), (), "n", "t", (CHUNK,), lambda: None),
+        "workspace": Snapshot(Tree(b"d" * 32, 1, 2), 1, 2, 1, 2, (), (), (), None, "n", "t", (CHUNK,), lambda: None),
     }
     assert given.keys() == SaveOptions.__annotations__.keys()
     expected = checkpoints.SaveRequest(

@@ -71,7 +71,7 @@ def test_a_snapshot_that_is_cut_off_is_not_kept() -> None:
                 with pytest.raises(WorkspaceRefused):
                     await kept.upload("s/1", io.BytesIO(out.getvalue()[:3000]))
                 found = await kept.download("s/1")
-                with tarfile.open(fileobj=found, mode="r:*") as tar:  # type: ignore[call-overload]
+                with found, tarfile.open(fileobj=found, mode="r:*") as tar:  # type: ignore[call-overload]
                     assert [(each.name, each.size) for each in tar] == [("a", 5000)]
 
     asyncio.run(run())

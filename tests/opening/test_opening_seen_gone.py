@@ -1,5 +1,5 @@
-"""The connection by which `open` saw its daemon leads nowhere at the first call: the daemon was killed since, the
-process was forked, the connection is a stranger's, or two calls take it."""
+"""The danger: the connection by which `open` saw its daemon leads nowhere at the first call: the daemon was killed
+since, the process was forked, the connection is a stranger's, or two calls take it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,7 +115,7 @@ def test_a_client_that_never_calls_leaves_no_connection(data: Path) -> None:
     client = opened(data)
     kept = client._session.settings.keeper
     assert isinstance(kept, keeper.Keeper)
-    (ahead,) = kept._ahead
+    ((ahead, _),) = kept._ahead
     client.close()
     assert ahead.fileno() < 0
     with warnings.catch_warnings():
@@ -150,3 +151,11 @@ def test_nobody_waits_for_a_crowd(short: Path) -> None:
             assert len(crowd) < 100
         for each in crowd:
             each.close()
+
+
+def test_a_program_that_became_another_user(data: Path, connected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon sees who calls, and not who opened."""
+    with opened(data) as client:
+        monkeypatch.setattr(keeper, "os", SimpleNamespace(geteuid=lambda: os.geteuid() + 1, getpid=os.getpid))
+        assert client.thread("t").hydrate().version == 1
+    assert connected == ["frames", "frames"]

@@ -6,6 +6,7 @@ Nothing here waits. `aio` and `blocking` do. gRPC is in `stubs`.
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -18,8 +19,6 @@ from stateward.errors import ServerUnavailable, StatewardError, WrongTarget
 
 if TYPE_CHECKING:
     import grpc
-
-    from stateward._io.local import Socket
 
 # gRPC reads it when it is imported, also by others. Without it a forked worker that opens a channel hangs, and its
 # parent may crash.
@@ -43,7 +42,7 @@ class Keeping(Protocol):
     def away(self) -> None:
         """Notes that no daemon answered, and starts it again in the background. Does not wait."""
 
-    def ahead(self) -> Socket | None:
+    def ahead(self) -> socket.socket | None:
         """Returns the connection by which `open` has seen the daemon, for the first caller; None = there is none. The
         daemon may have gone since."""
 

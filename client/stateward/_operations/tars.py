@@ -12,6 +12,7 @@ from stateward._restoring.paths import shown
 from stateward._workspace.chunking import chunker
 from stateward._workspace.objects import FILE, Entry, WrongObject, check_chunk
 from stateward._workspace.tars import END, Unpacking, header, padding
+from stateward.arguments import instance
 from stateward.errors import Corrupt
 from stateward.models import At, Tree
 from stateward.workspaces import Rules, Snapshot
@@ -22,7 +23,7 @@ EVERYTHING = Rules(left_out=(), secrets=(), git="whole")
 
 def import_tar(ref: ThreadRef, file: Any, rules: Rules | None) -> Operation[Snapshot]:
     """Reads a tar, and sends what the thread lacks of it."""
-    chosen = EVERYTHING if rules is None else rules
+    chosen = EVERYTHING if rules is None else instance(rules, "rules", Rules, "Rules")
     if not hasattr(file, "read"):
         raise TypeError(f"file takes a file that is open for reading bytes, not {file!r:.100}")
     if chosen.gitignore:

@@ -46,7 +46,7 @@ class Keeper:
         self._patience_s, self._revive_s = patience_s, revive_s
         self._users = users_lock(place)
         self._has_credentials = has_credentials
-        self._ahead: list[Socket] = []  # at most one; several threads may ask for it
+        self._ahead: list[tuple[Socket, int]] = []  # at most one, and for which user; several threads may ask for it
         self._reviving = (0, False)  # the process, and whether its thread is at work
         self._has_given_up = False
         self._is_released = False
@@ -107,7 +107,7 @@ class Keeper:
         ahead = None if self._has_credentials else connect_ahead(record.target, record.is_process)
         if ahead is None:
             return record if is_live(record) else None
-        self._ahead.append(ahead)
+        self._ahead.append((ahead, os.geteuid()))
         return record
 
     def _start(self, deadline: float) -> DaemonRecord:
@@ -180,9 +180,13 @@ class Keeper:
     def ahead(self) -> Socket | None:
         """Returns the connection by which the daemon was seen, for the first caller; None = there is none."""
         try:
-            return self._ahead.pop()
+            found, uid = self._ahead.pop()
         except IndexError:
             return None
+        if uid == os.geteuid():
+            return found
+        found.close()  # the daemon would see the user that the program was before
+        return None
 
     def _drop_ahead(self) -> None:
         if (ahead := self.ahead()) is not None:

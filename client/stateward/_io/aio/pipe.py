@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Self
+from typing import Self, cast
 
 from stateward._io.channel import Settings
 from stateward._io.local import (
@@ -90,7 +90,7 @@ class Pipe:
     @classmethod
     async def _taken_over(cls, settings: Settings, until_s: float) -> Self | None:
         """Returns the connection that `open` has made; None = there is none, or its daemon has gone since."""
-        wire = None if settings.keeper is None else settings.keeper.ahead()
+        wire = cast("Socket | None", None if settings.keeper is None else settings.keeper.ahead())
         if wire is None or wire.fileno() < 0:  # a forked child has closed its copy
             return None
         wire.setblocking(False)
