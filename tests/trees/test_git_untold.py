@@ -162,6 +162,8 @@ def test_a_version_says_where_git_was(thread: Thread, root: Path) -> None:
     assert files.plan().git == GitHead(main, "mine", dirty=True)
     many = {f"a{number}": number for number in range(63)}
     assert thread.save(thread.hydrate(), workspace=files.snapshot(), attributes=many).attributes == many
+    large = {"a": "x" * ((16 << 10) - 1)}  # with it, the daemon takes no byte more
+    assert thread.save(thread.hydrate(), workspace=files.snapshot(), attributes=large).attributes == large
     assert "git-commit" not in thread.save(thread.hydrate()).attributes
 
 

@@ -135,6 +135,13 @@ def test_more_than_the_rules_allow(thread: Thread) -> None:
         with pytest.raises(WorkspaceRefused) as found:
             thread.trees.import_tar(io.BytesIO(data), rules)
         assert found.value.limit == limit
+    deep = packed(*((member(f"{number}/" * 100 + "f"), b"") for number in range(3)))  # directories without members
+    hidden = packed(*((member(f"d{number}/.env"), b"k") for number in range(5)))
+    for each in (deep, hidden):
+        with pytest.raises(WorkspaceRefused) as found:
+            thread.trees.import_tar(io.BytesIO(each), Rules(max_files=4))
+        assert found.value.limit == "max_files"
+    assert thread.trees.import_tar(io.BytesIO(deep), Rules(max_files=303)).files == 3
     assert [each.path for each in thread.trees.import_tar(io.BytesIO(data), Rules()).left_out] == [b"d/.env"]
     with pytest.raises(TypeError, match="file takes"):
         thread.trees.import_tar(b"data")  # type: ignore[arg-type]

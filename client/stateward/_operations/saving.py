@@ -32,8 +32,8 @@ from stateward.v1.checkpoint_pb2 import AttributeValue
 from stateward.workspaces import GitHead, Snapshot
 
 ACKNOWLEDGED = "signals or of their ids"
-ATTRIBUTES_MAX = 64
-"""So many attributes a version may have."""
+ATTRIBUTES_MAX, ATTRIBUTES_BYTES_MAX = 64, 16 << 10
+"""So many attributes a version may have, and so many bytes of them."""
 MERGES_MAX = 10
 """How often edits are prepared again because their thread was migrated in the meantime."""
 
@@ -350,9 +350,11 @@ def _workspace_of(ref: ThreadRef, taken: Any) -> dict[str, Any]:
 
 
 def _with_git(head: GitHead | None, given: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
-    """Returns the attributes of a version, with those that say where git was. The caller's own come first."""
-    noted = write_attributes(attributes_of(head))
-    return {**noted, **given} if len(noted) + len(given) <= ATTRIBUTES_MAX else given
+    """Returns the attributes of a version, with those that say where git was. The caller's own come first: they alone
+    are sent if all together would be too many, since the daemon refuses such a save."""
+    found = {**write_attributes(attributes_of(head)), **given}
+    size_bytes = sum(len(key.encode()) + max(len(value.string_value.encode()), 8) for key, value in found.items())
+    return found if len(found) <= ATTRIBUTES_MAX and size_bytes <= ATTRIBUTES_BYTES_MAX else given
 
 
 def note_lost_objects(error: InvalidField, saves: Iterable[SaveOptions]) -> None:

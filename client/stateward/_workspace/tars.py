@@ -104,14 +104,13 @@ class Unpacking:
             raise refused(member.name, f"{member.name!a:.300} is no name of a file", "tar")
         if why := self._reason(path):
             if not self.left_out or not path.startswith(self.left_out[-1].path.rstrip(b"/") + b"/"):
+                self._take_count(path)
                 self.left_out.append(LeftOut(path, why))
             return
-        self._count += 1
-        if self._count > self._rules.max_files:
-            raise self._limit(path, f"the tar has more than {self._rules.max_files:,} members", "max_files")
+        self._take_count(path)
         name = path.rpartition(b"/")[2]
         if member.isdir():
-            self._directory(path)
+            self._directory(path, is_member=True)
         elif member.issym():
             target = _bytes(member.linkname)
             if not 1 <= len(target) <= TARGET_BYTES_MAX or b"\0" in target:
@@ -124,6 +123,13 @@ class Unpacking:
             yield from self._content(tar, member, path, name)
         else:
             self.left_out.append(LeftOut(path, "it is neither a file, nor a directory, nor a symlink"))
+
+    def _take_count(self, path: bytes) -> None:
+        """Counts what stays in memory. A member of a few bytes may name many directories that are no members."""
+        self._count += 1
+        if self._count > self._rules.max_files:
+            what = f"the tar has more than {self._rules.max_files:,} files and directories"
+            raise self._limit(path, what, "max_files")
 
     def _path(self, given: str, member: str) -> bytes:
         raw = _bytes(given)
@@ -143,13 +149,15 @@ class Unpacking:
                 return why
         return ""
 
-    def _directory(self, path: bytes) -> dict[bytes, bytes]:
+    def _directory(self, path: bytes, *, is_member: bool = False) -> dict[bytes, bytes]:
         """Makes a directory, and those above it, unless they are there."""
         if path not in self._rows:
             above, _, name = path.rpartition(b"/")
             inside = self._directory(above) if above not in self._rows else self._rows[above]
             if name in inside:
                 raise refused(_shown(path), f"{_shown(path)} is a directory, and something else, too", "tar")
+            if not is_member:
+                self._take_count(path)
             inside[name] = b""
             self._rows[path] = {}
         return self._rows[path]

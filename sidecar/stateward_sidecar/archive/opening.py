@@ -80,9 +80,8 @@ class Opening:
         try:
             self._put_user(store.context.keystore)
             former = {user_key(each) for each in archive.state.boots if each != archive.state.boot_id}
-            for name, _ in list(self._wire.walk(KEY_USERS)):
-                if name in former:
-                    self._wire.delete(name)
+            for name in [name for name, _ in self._wire.walk(KEY_USERS) if name in former] if former else ():
+                self._wire.delete(name)
         except (StatewardError, ObjectChanged) as error:
             log.warning("cannot say in the archive which key this sidecar uses", error=told(error))
         else:

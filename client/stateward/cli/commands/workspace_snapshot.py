@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from stateward.cli.options.connect import JsonOption, NamespaceOption, TargetOption, ThreadArgument, connect
-from stateward.cli.show.output import CommandError, counted, note, print_facts, print_json, size
+from stateward.cli.options.limits import (
+    MAX_BYTES,
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    MaxBytesOption,
+    MaxFileBytesOption,
+    MaxFilesOption,
+    rules_of,
+)
+from stateward.cli.show.output import CommandError, counted, name_some, print_facts, print_json, size
 
 if TYPE_CHECKING:
     from stateward import Snapshot
 
-NAMED_MAX = 10
 
 def snapshot(
     context: typer.Context,
@@ -29,11 +37,9 @@ def snapshot(
         Literal["head", "status", "whole"],
         typer.Option("--git", help="Note branch and commit; ask git for changes, too; or keep all of .git."),
     ] = "head",
-    max_files: Annotated[int, typer.Option("--max-files", min=1, metavar="N", help="Refuse more files.")] = 200_000,
-    max_bytes: Annotated[str, typer.Option("--max-bytes", metavar="SIZE", help="Refuse more bytes.")] = "2 GiB",
-    max_file_bytes: Annotated[
-        str, typer.Option("--max-file-bytes", metavar="SIZE", help="Refuse a file of more bytes.")
-    ] = "256 MiB",
+    max_files: MaxFilesOption = MAX_FILES,
+    max_bytes: MaxBytesOption = MAX_BYTES,
+    max_file_bytes: MaxFileBytesOption = MAX_FILE_BYTES,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -49,15 +55,10 @@ def snapshot(
       stateward workspace snapshot coding-7 /app
       stateward workspace snapshot coding-7 . --gitignore --json
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    from stateward import Rules  # noqa: PLC0415  the client is loaded at first use
-
-    try:
-        rules = Rules(
-            gitignore=gitignore, force=force, git=git, max_files=max_files, max_bytes=max_bytes,
-            max_file_bytes=max_file_bytes,
-        )  # fmt: skip
-    except ValueError as error:
-        raise CommandError(f"--{str(error).replace('_', '-')}") from None
+    rules = rules_of(
+        gitignore=gitignore, force=force, git=git, max_files=max_files, max_bytes=max_bytes,
+        max_file_bytes=max_file_bytes,
+    )  # fmt: skip
     with connect(context, target, namespace) as client:
         handle = client.thread(thread).branch(branch)
         try:
@@ -78,9 +79,9 @@ def snapshot(
             *([("git", str(taken.git))] if taken.git is not None else []),
         ]
     )
-    _say_some("left out", [str(each) for each in taken.left_out])
-    _say_some("changed while it was read", [_shown(each) for each in taken.torn])
-    _say_some("differs from another name in case only", [_shown(each) for each in taken.collisions])
+    name_some("left out", [str(each) for each in taken.left_out])
+    name_some("changed while it was read", [_shown(each) for each in taken.torn])
+    name_some("differs from another name in case only", [_shown(each) for each in taken.collisions])
 
 
 def usage(
@@ -129,11 +130,3 @@ def _as_json(taken: Snapshot) -> dict[str, Any]:
 
 def _shown(path: bytes) -> str:
     return path.decode(errors="backslashreplace")
-
-
-def _say_some(what: str, names: list[str]) -> None:
-    """Names the first of some paths on stderr, and counts the others."""
-    for each in names[:NAMED_MAX]:
-        note(f"{what}: {each}")
-    if len(names) > NAMED_MAX:
-        note(f"{what}: {len(names) - NAMED_MAX:,} more, which --json lists")

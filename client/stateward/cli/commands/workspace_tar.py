@@ -19,11 +19,18 @@ from stateward.cli.options.connect import (
     ThreadArgument,
     connect,
 )
+from stateward.cli.options.limits import (
+    MAX_BYTES,
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    MaxBytesOption,
+    MaxFileBytesOption,
+    MaxFilesOption,
+    rules_of,
+)
 from stateward.cli.options.where import AtOption, find_checkpoint
-from stateward.cli.show.output import CommandError, counted, note, print_json, size
+from stateward.cli.show.output import CommandError, counted, name_some, note, print_json, size
 from stateward.errors import StatewardError
-
-NAMED_MAX = 10
 
 
 def export_tar(
@@ -55,11 +62,9 @@ def import_tar(
     thread: ThreadArgument,
     tar: Annotated[str, typer.Option("--tar", metavar="FILE", help='The tar, also a packed one. "-" = stdin.')],
     branch: BranchOption = "main",
-    max_files: Annotated[int, typer.Option("--max-files", min=1, metavar="N", help="Refuse more files.")] = 200_000,
-    max_bytes: Annotated[str, typer.Option("--max-bytes", metavar="SIZE", help="Refuse more bytes.")] = "2 GiB",
-    max_file_bytes: Annotated[
-        str, typer.Option("--max-file-bytes", metavar="SIZE", help="Refuse a file of more bytes.")
-    ] = "256 MiB",
+    max_files: MaxFilesOption = MAX_FILES,
+    max_bytes: MaxBytesOption = MAX_BYTES,
+    max_file_bytes: MaxFileBytesOption = MAX_FILE_BYTES,
     as_json: JsonOption = False,
     target: TargetOption = None,
     namespace: NamespaceOption = None,
@@ -74,15 +79,9 @@ def import_tar(
       stateward workspace import coding-7 --tar app.tar.gz
       tar -c . | stateward workspace import coding-7 --tar -
     """  # noqa: D301  \b keeps the lines of a paragraph apart
-    from stateward import Rules  # noqa: PLC0415  the client is loaded at first use
-
-    try:
-        rules = Rules(
-            left_out=(), secrets=(), git="whole", max_files=max_files, max_bytes=max_bytes,
-            max_file_bytes=max_file_bytes,
-        )  # fmt: skip
-    except ValueError as error:
-        raise CommandError(f"--{str(error).replace('_', '-')}") from None
+    rules = rules_of(
+        left_out=(), secrets=(), git="whole", max_files=max_files, max_bytes=max_bytes, max_file_bytes=max_file_bytes
+    )
     with connect(context, target, namespace) as client:
         handle = client.thread(thread).branch(branch)
         with _opened(tar) as file:
@@ -94,10 +93,7 @@ def import_tar(
         counts = {"files": taken.files, "size_bytes": taken.tree.size_bytes, "sent": taken.sent}
         print_json({**facts, **counts, "sent_bytes": taken.sent_bytes, "left_out": left_out})
         return
-    for each in taken.left_out[:NAMED_MAX]:
-        note(f"left out: {each}")
-    if len(left_out) > NAMED_MAX:
-        note(f"left out: {len(left_out) - NAMED_MAX:,} more, which --json lists")
+    name_some("left out", [str(each) for each in taken.left_out])
     files = f"{counted(taken.files, 'file')}, {size(taken.tree.size_bytes)}"
     print(f"version {saved.version} of {thread}: {files}; {counted(taken.sent, 'object')} sent")
 

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+NAMED_MAX = 10
+"""So many things are named at once."""
+
 
 UNIT_STEP = 1024
 
@@ -204,6 +207,14 @@ def size(count_bytes: float) -> str:
 def counted(number: int, one: str, many: str = "") -> str:
     """A number of things for people: 1 version, 12 versions."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def name_some(what: str, names: Sequence[str]) -> None:
+    """Names the first of some things on stderr, and counts the others."""
+    for each in names[:NAMED_MAX]:
+        note(f"{what}: {each}")
+    if len(names) > NAMED_MAX:
+        note(f"{what}: {len(names) - NAMED_MAX:,} more, which --json lists")
 
 
 def milliseconds(seconds: float) -> str:
